@@ -104,7 +104,7 @@ pub mod transcript;
 mod view;
 
 pub use error::Error;
-pub use group::{PromptGroup, RolloutManager, RolloutOptions, TrainingPrompt};
+pub use group::{PromptGroup, RolloutManager, RolloutOptions, TrainingPrompt, run_examples};
 pub use measure::compare::{CompareRun, compare};
 pub use measure::{
     AgentCoverage, AgentMetric, Aggregation, AggregationSource, LiveMetrics, Measurement,

@@ -124,13 +124,25 @@ impl RequestTemplate {
     /// # Errors
     /// `request` is not a JSON object, or the field for the seed cannot carry it.
     pub fn new(request: &str, seed: Option<SeedField>) -> Result<Self, RequestError> {
+        Self::of(request, seed, true)
+    }
+
+    /// Finds the place for the attempt index alone: the first attempt is sent the request as it is.
+    ///
+    /// # Errors
+    /// `request` is not a JSON object.
+    pub fn as_given(request: &str) -> Result<Self, RequestError> {
+        Self::of(request, None, false)
+    }
+
+    fn of(request: &str, seed: Option<SeedField>, is_numbered: bool) -> Result<Self, RequestError> {
         let request = Object::parse(request).map_err(RequestError::Request)?;
         let mut draft = Draft::default();
         draft.text.push('{');
         for (name, quoted, value) in request.iter() {
             draft.key(quoted);
             match (name, seed) {
-                (ROLLOUT_INDEX, _) => draft.slot(Content::RolloutIndex),
+                (ROLLOUT_INDEX, _) if is_numbered => draft.slot(Content::RolloutIndex),
                 (ATTEMPT_INDEX, _) => draft.attempt_for(value),
                 (RESPONSES_CREATE_PARAMS, Some(seed)) => draft.seeded_params(value, seed)?,
                 _ => draft.text.push_str(value),
@@ -139,7 +151,7 @@ impl RequestTemplate {
         if seed.is_some() && !request.contains(RESPONSES_CREATE_PARAMS) {
             return Err(RequestError::NoParams);
         }
-        if !request.contains(ROLLOUT_INDEX) {
+        if is_numbered && !request.contains(ROLLOUT_INDEX) {
             draft.key(&quote(ROLLOUT_INDEX));
             draft.slot(Content::RolloutIndex);
         }

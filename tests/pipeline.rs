@@ -51,5 +51,7 @@ mod routing;
 mod spilling;
 #[path = "pipeline/stores.rs"]
 mod stores;
+#[path = "pipeline/trainer.rs"]
+mod trainer;
 #[path = "pipeline/workspace.rs"]
 mod workspace;

@@ -176,6 +176,7 @@ fn context(
         pending: BTreeMap::from([(AGENT.to_owned(), rollouts as u64)]),
         prior: HashMap::new(),
         seed: None,
+        as_given: false,
         lookahead: 4096,
         backoff: settings.backoff(),
         agent_patience: Some(settings.agent_patience.duration()),

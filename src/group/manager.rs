@@ -1,121 +1,31 @@
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringViewArray};
-use datafusion::datasource::memory::MemorySourceConfig;
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_plan::execute_stream;
-use datafusion::prelude::SessionConfig;
 use futures::{Stream, StreamExt, stream};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::time::{sleep, timeout};
 
-use super::counts::{RolloutCounts, RolloutStats};
-use super::prompt::{Sampling, TrainingPrompt, row_index};
-use super::{GroupAnswer, GroupPrompt, PromptGroup};
+use super::dispatch::{DispatchRow, Dispatcher, Ended, data, remove_attempt};
+use super::gym;
+use super::metrics::{batch_metrics, gym_metrics};
+use super::prompt::{TrainingPrompt, row_index};
+use super::stats::{RolloutCounts, RolloutStats, Timings};
+use super::{
+    Completion, GroupPrompt, PromptGroup, RolloutError, RolloutOptions, RolloutOptionsError,
+};
 use crate::agent::{Agent, AgentLimits, Agents, Member};
 use crate::call::RolloutKey;
-use crate::config::{AgentKind, GroupFailure, MemoryPlan, Settings};
+use crate::config::{AgentKind, Driver, GroupFailure, MemoryPlan, Settings};
 use crate::error::Error;
-use crate::progress::Progress;
-use crate::retry::{Backoff, Budgets, Failure, FailureClass, Prior};
-use crate::run::{FailureLimits, Registry, RunContext, RunExec, RunStep, Shutdown};
-use crate::schema;
-use crate::session::row;
+use crate::json;
+use crate::retry::{Failure, FailureClass};
 
-/// Options of a [`RolloutManager`]. The defaults are NeMo RL's.
-#[derive(Debug, Clone)]
-pub struct RolloutOptions {
-    /// Rollouts of each prompt.
-    pub num_generations: usize,
-    /// The sampling parameters.
-    pub sampling: Sampling,
-    /// Whether a failed rollout fails its group, which is then sent again as a whole. Otherwise the others are kept, and
-    /// only the failed ones are sent again.
-    pub group: GroupFailure,
-    /// The time limit of one try of a group, including the retries of its rows.
-    pub group_timeout: Option<Duration>,
-    /// The number of failures of network and servers after which a prompt has failed.
-    pub max_infra_attempts: u32,
-    /// The number of failures that the prompt itself seems to cause after which it has failed.
-    pub max_data_attempts: u32,
-    /// The largest number of attempts at a single rollout while the others of its group are kept.
-    pub max_row_attempts: u32,
-    /// The number of prompts that may fail because they seem to cause failures.
-    pub max_skipped_prompts: u64,
-    /// The number of consecutive prompts that may fail because of network and servers.
-    pub max_consecutive_dropped_prompts: u64,
-    /// The pause after failures of network and servers; the pause of a single rollout has jitter.
-    pub backoff: Backoff,
-    /// The most groups in flight in a batch.
-    pub max_groups: usize,
-}
-
-impl Default for RolloutOptions {
-    fn default() -> Self {
-        Self {
-            num_generations: 1,
-            sampling: Sampling::default(),
-            group: GroupFailure::All,
-            group_timeout: None,
-            max_infra_attempts: 5,
-            max_data_attempts: 2,
-            max_row_attempts: 3,
-            max_skipped_prompts: 0,
-            max_consecutive_dropped_prompts: 0,
-            backoff: Backoff {
-                base: Duration::from_secs(1),
-                cap: Duration::from_secs(30),
-            },
-            max_groups: 64,
-        }
-    }
-}
-
-impl RolloutOptions {
-    /// Returns how many attempts at one rollout may fail within a try of its group. In a group that needs all of its
-    /// rollouts, a failure that another attempt can't mend fails the group at once, and so does any failure of a native
-    /// agent. A row of NeMo Gym is an independent episode, which is retried alone.
-    fn budgets(&self, is_native: bool) -> Budgets {
-        let most = self.max_row_attempts.max(1);
-        let (all, data) = match (self.group, is_native) {
-            (GroupFailure::Each, _) => (most, most),
-            (GroupFailure::All, false) => (most, 1),
-            (GroupFailure::All, true) => (1, 1),
-        };
-        Budgets {
-            infra: all,
-            rate_limit: all,
-            data,
-            attempts: data,
-            all,
-        }
-    }
-}
-
-/// The reason why a prompt has no group.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RolloutError {
-    /// The prompt failed, which the budgets allow: continue with the next.
-    #[error("prompt {prompt_idx} failed and is skipped: {}", failure.message)]
-    Skipped {
-        /// The prompt.
-        prompt_idx: i64,
-        /// The last failure.
-        failure: Failure,
-    },
-    /// The prompt failed, and exceeds a budget.
-    #[error("prompt {prompt_idx} failed, and more prompts have failed than {budget} allows: {}", failure.message)]
-    Exhausted {
-        /// The prompt.
-        prompt_idx: i64,
-        /// The name of the budget.
-        budget: &'static str,
-        /// The last failure.
-        failure: Failure,
-    },
+/// The groups of a batch of prompts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RolloutBatch {
+    /// The groups in the order of their prompts, without the prompts that were skipped.
+    pub groups: Vec<PromptGroup>,
+    /// The metrics of all rollouts together, under the names of NeMo RL's functions for batches.
+    pub rollout_metrics: Map<String, Value>,
 }
 
 /// Rolls prompts out in groups, for a trainer. Dropping the future of a method cancels its calls in flight.
@@ -151,31 +61,32 @@ pub enum RolloutError {
 /// ```
 #[derive(Debug)]
 pub struct RolloutManager {
-    agents: Agents,
+    dispatcher: Dispatcher,
     agent_name: String,
     is_native: bool,
+    driver: Driver,
     options: RolloutOptions,
-    memory: MemoryPlan,
-    /// Holds the limits of rates and of calls in flight, over all groups.
-    registry: Arc<Registry>,
-    progress: Arc<Progress>,
     stats: RolloutStats,
 }
 
 impl RolloutManager {
-    /// Creates a manager for an agent. `is_native` says that rollstream runs the agent's turns itself, not NeMo Gym.
-    /// The default rollout timeout applies.
+    /// Creates a manager for an agent. `is_native` says that rollstream runs the agent's turns itself, not NeMo Gym; the
+    /// agent's own limits of turns and tokens then apply. The default rollout timeout applies.
+    ///
+    /// # Errors
+    /// The agent can't follow the options.
     pub fn new(
         agent_name: &str,
         agent: Arc<dyn Agent>,
         is_native: bool,
         options: RolloutOptions,
-    ) -> Self {
+    ) -> Result<Self, RolloutOptionsError> {
+        options.check(is_native)?;
         let settings = Settings::default();
         let limits = AgentLimits::of(agent_name, &settings);
         let mut agents = Agents::default();
         agents.insert(agent_name, Member { agent, limits });
-        Self::of(agent_name, agents, is_native, &settings, options)
+        Ok(Self::of(agent_name, agents, is_native, &settings, options))
     }
 
     fn of(
@@ -189,14 +100,21 @@ impl RolloutManager {
             member.limits.budgets = options.budgets(is_native);
             agents.insert(agent_name, member);
         }
+        let driver = settings.agents.get(agent_name).and_then(|own| own.driver);
         Self {
-            agents,
+            dispatcher: Dispatcher {
+                agents,
+                memory: MemoryPlan::of(settings),
+                most_calls: options.num_generations * options.max_groups.max(1),
+                backoff: options.backoff,
+                as_given: !is_native,
+                registry: Arc::default(),
+                progress: Arc::default(),
+            },
             agent_name: agent_name.to_owned(),
             is_native,
+            driver: driver.unwrap_or_default(),
             options,
-            memory: MemoryPlan::of(settings),
-            registry: Arc::default(),
-            progress: Arc::default(),
             stats: RolloutStats::default(),
         }
     }
@@ -205,16 +123,23 @@ impl RolloutManager {
     /// flight and of rates apply; budgets are in `options`.
     ///
     /// # Errors
-    /// The agent can't be set up.
+    /// The agent can't be set up, or can't follow the options.
     pub async fn connect(
         settings: &Settings,
         agent_name: &str,
         options: RolloutOptions,
     ) -> Result<Self, Error> {
-        let agents = Agents::connect(&[agent_name.to_owned()], settings).await?;
-        let own = settings.agents.get(agent_name);
-        let is_native = own.is_some_and(|own| own.kind == Some(AgentKind::MultiTurn));
-        Ok(Self::of(agent_name, agents, is_native, settings, options))
+        let mut settings = settings.clone();
+        let own = settings.agents.get_mut(agent_name);
+        let own = own.filter(|own| own.kind == Some(AgentKind::MultiTurn));
+        let is_native = own.is_some();
+        options.check(is_native)?;
+        if let Some(own) = own {
+            own.max_seq_len = options.max_seq_len.or(own.max_seq_len);
+            own.max_turns = options.max_rollout_turns.or(own.max_turns);
+        }
+        let agents = Agents::connect(&[agent_name.to_owned()], &settings).await?;
+        Ok(Self::of(agent_name, agents, is_native, &settings, options))
     }
 
     /// Returns the counts of retries so far.
@@ -231,6 +156,43 @@ impl RolloutManager {
         stream::iter(prompts)
             .map(|prompt| self.run_rollout(prompt))
             .buffer_unordered(self.options.max_groups.max(1))
+    }
+
+    /// Rolls a batch of prompts out, and computes its metrics. A prompt that fails within the budgets is left out.
+    ///
+    /// # Errors
+    /// A prompt failed, and exceeds a budget.
+    pub async fn run_rollouts<I>(&self, prompts: I) -> Result<RolloutBatch, RolloutError>
+    where
+        I: IntoIterator<Item = TrainingPrompt>,
+    {
+        let mut timings = Timings::start();
+        let most = self.options.max_groups.max(1);
+        let results = stream::iter(prompts).map(|prompt| self.run_rollout(prompt));
+        let mut results = results.buffered(most);
+        let mut groups = Vec::new();
+        while let Some(result) = timings.awaiting(results.next()).await {
+            match result {
+                Ok(group) => groups.push(group),
+                Err(RolloutError::Skipped { .. }) => {}
+                Err(exhausted) => return Err(exhausted),
+            }
+        }
+        drop(results);
+        timings.rolled_out();
+        let completions = groups.iter().flat_map(|group| &group.completions);
+        let rollout_metrics = if self.is_native {
+            batch_metrics(completions.filter_map(|it| it.sample.as_ref()), self.driver)
+        } else {
+            let has_full_results = self.options.gym.log_full_result_tables;
+            let mut metrics = gym_metrics(&self.agent_name, completions, has_full_results);
+            timings.add_to(&mut metrics, "aggregate_metrics");
+            metrics
+        };
+        Ok(RolloutBatch {
+            groups,
+            rollout_metrics,
+        })
     }
 
     /// Rolls a prompt out.
@@ -300,17 +262,18 @@ impl RolloutManager {
 
     /// Sends all rollouts of a prompt and gathers their answers. Dropping the future cancels the calls in flight.
     async fn group(&self, prompt: &TrainingPrompt, number: u32) -> Result<PromptGroup, Failure> {
-        let count = self.options.num_generations;
-        let mut answers: Vec<Option<(u32, String)>> = vec![None; count];
+        let mut timings = Timings::start();
+        let mut answers: Vec<Option<Completion>> = vec![None; self.options.num_generations];
         let needs_all = self.options.group == GroupFailure::All;
-        let first_attempt = number * self.options.max_row_attempts.max(1);
+        let first_attempt = number * self.options.max_row_attempts;
         let mut last = None;
-        let mut outcomes = self.run(prompt, first_attempt)?;
-        while let Some(batch) = outcomes.next().await {
+        let rows = self.rows(prompt)?;
+        let mut outcomes = self.dispatcher.run(&rows, first_attempt).map_err(data)?;
+        while let Some(batch) = timings.awaiting(outcomes.next()).await {
             for ended in batch.and_then(|batch| Ended::rows(&batch)).map_err(data)? {
                 self.stats
                     .rows_redispatched(u64::from(ended.attempt > first_attempt));
-                let Some(answer) = ended.result else {
+                let Some(answer) = &ended.result else {
                     let failure = ended.failure();
                     if needs_all && (ended.terminal || failure.class.leaves_pending()) {
                         return Err(failure);
@@ -318,16 +281,10 @@ impl RolloutManager {
                     last = Some(failure);
                     continue;
                 };
-                let sent_as = usize::try_from(ended.rollout_index).unwrap_or(usize::MAX);
-                let row = if self.is_native {
-                    sent_as
-                } else {
-                    let is_answered = |row: usize| answers.get(row).is_some_and(Option::is_some);
-                    let answer: Value = serde_json::from_str(&answer).map_err(data)?;
-                    row_index(&answer, sent_as, is_answered, count).map_err(data)?
-                };
+                let (row, completion) =
+                    timings.reading(|| self.read(prompt, &ended, answer, &answers))?;
                 if let Some(place) = answers.get_mut(row) {
-                    *place = Some((ended.attempt, answer));
+                    *place = Some(completion);
                 }
             }
         }
@@ -337,50 +294,19 @@ impl RolloutManager {
         {
             return Err(failure);
         }
-        self.together(prompt, &answers)
-    }
-
-    /// Starts the run operator over the rollouts of a prompt, and returns its outcomes.
-    fn run(
-        &self,
-        prompt: &TrainingPrompt,
-        attempt: u32,
-    ) -> Result<SendableRecordBatchStream, Failure> {
-        let prior = Prior {
-            attempt,
-            ..Prior::default()
-        };
-        let rollouts = 0..self.options.num_generations as i64;
-        let calls = self.options.num_generations * self.options.max_groups.max(1);
-        let run = RunContext {
-            agents: self.agents.clone(),
-            pending: BTreeMap::new(),
-            prior: rollouts.map(|row| ((prompt.idx, row), prior)).collect(),
-            seed: None,
-            memory: self.memory,
-            most_calls: calls,
-            lookahead: self.options.num_generations,
-            backoff: self.options.backoff,
-            // The budgets of the prompts decide how long a manager waits for an agent.
-            agent_patience: None,
-            failure_limits: FailureLimits::default(),
-            dispatch_budget: None,
-            dispatches: None,
-            registry: Arc::clone(&self.registry),
-            progress: Arc::clone(&self.progress),
-            shutdown: Shutdown::default(),
-        };
-        let rows = self.rows(prompt)?;
-        let schema = rows.schema();
-        let input = MemorySourceConfig::try_new_exec(&[vec![rows]], schema, None).map_err(data)?;
-        let config = SessionConfig::new().with_extension(Arc::new(run));
-        let context = TaskContext::default().with_session_config(config);
-        let step = RunStep { concurrency: calls };
-        execute_stream(Arc::new(RunExec::new(step, input)), Arc::new(context)).map_err(data)
+        timings.rolled_out();
+        let mut group = self.together(prompt, answers.into_iter().flatten().collect());
+        if self.is_native {
+            timings.add_to(&mut group.rollout_metrics, "aggregate_metrics");
+        } else {
+            timings.add_rows_to(&mut group.rollout_metrics);
+            timings.add_to(&mut group.rollout_metrics, "compute_metrics");
+        }
+        Ok(group)
     }
 
     /// Returns the rollouts of a prompt as the run operator takes them.
-    fn rows(&self, prompt: &TrainingPrompt) -> Result<RecordBatch, Failure> {
+    fn rows(&self, prompt: &TrainingPrompt) -> Result<Vec<DispatchRow<'_>>, Failure> {
         let (count, sampling) = (self.options.num_generations, &self.options.sampling);
         let request = |row| {
             if self.is_native {
@@ -388,24 +314,58 @@ impl RolloutManager {
             }
             prompt.gym_row(&self.agent_name, row, sampling)
         };
-        let requests = (0..count).map(|row| Ok(request(row)?.to_string()));
-        let requests: Vec<String> = requests
-            .collect::<Result<_, String>>()
-            .map_err(|why| data(format!("prompt {}: {why}", prompt.idx)))?;
-        let columns: Vec<ArrayRef> = vec![
-            Arc::new(Int64Array::from(vec![prompt.idx; count])),
-            Arc::new(Int64Array::from_iter_values(0..count as i64)),
-            Arc::new(StringViewArray::from(vec![self.agent_name.as_str(); count])),
-            Arc::new(StringViewArray::from_iter_values(requests)),
-        ];
-        RecordBatch::try_new(schema::pending(), columns).map_err(data)
+        let row = |row: usize| {
+            let request =
+                request(row).map_err(|why| data(format!("prompt {}: {why}", prompt.idx)))?;
+            Ok(DispatchRow {
+                task_index: prompt.idx,
+                rollout_index: row as i64,
+                agent_name: &self.agent_name,
+                request: request.to_string(),
+            })
+        };
+        (0..count).map(row).collect()
     }
 
-    fn together(
+    /// Reads an answer, and returns the row that it is for.
+    fn read(
         &self,
         prompt: &TrainingPrompt,
-        answers: &[Option<(u32, String)>],
-    ) -> Result<PromptGroup, Failure> {
+        ended: &Ended,
+        answer: &str,
+        answers: &[Option<Completion>],
+    ) -> Result<(usize, Completion), Failure> {
+        let value = json::value(answer);
+        let mut value = value.ok_or_else(|| data("the answer is not JSON"))?;
+        let key = RolloutKey::new(prompt.idx, ended.rollout_index, ended.attempt);
+        let sent_as = usize::try_from(ended.rollout_index).unwrap_or(usize::MAX);
+        let (row, mut completion) = if self.is_native {
+            (sent_as, Completion::native(key, value).map_err(data)?)
+        } else {
+            let is_answered = |row: usize| answers.get(row).is_some_and(Option::is_some);
+            let row = row_index(&value, sent_as, is_answered, answers.len()).map_err(data)?;
+            remove_attempt(&prompt.extra_env_info, &mut value, ended.attempt);
+            let options = &self.options.gym;
+            let log = &prompt.message_log;
+            let read = gym::completion(key, log, value, options, self.options.max_seq_len);
+            let refuse = |why| {
+                data(format!(
+                    "the answer of prompt {}, rollout {row}, can't be used: {why}",
+                    prompt.idx
+                ))
+            };
+            (row, read.map_err(refuse)?)
+        };
+        if !self.options.sampling.include_logprobs {
+            completion
+                .message_log
+                .iter_mut()
+                .for_each(|message| message.logprobs = None);
+        }
+        Ok((row, completion))
+    }
+
+    fn together(&self, prompt: &TrainingPrompt, completions: Vec<Completion>) -> PromptGroup {
         let head = GroupPrompt {
             task_index: prompt.idx,
             agent_name: self.agent_name.clone(),
@@ -415,43 +375,6 @@ impl RolloutManager {
             extra_env_info: prompt.extra_env_info.clone(),
             num_rollouts: self.options.num_generations as u64,
         };
-        let answers: Vec<GroupAnswer<'_>> = (0..)
-            .zip(answers)
-            .filter_map(|(rollout_index, answer)| {
-                let (attempt, text) = answer.as_ref()?;
-                Some(GroupAnswer {
-                    key: RolloutKey::new(prompt.idx, rollout_index, *attempt),
-                    text,
-                })
-            })
-            .collect();
-        PromptGroup::new(head, &answers).map_err(data)
+        PromptGroup::of(head, completions, &self.options.gym)
     }
-}
-
-row! {
-    /// An attempt at a rollout that has ended.
-    struct Ended {
-        rollout_index: i64,
-        attempt: u32,
-        outcome: String,
-        http_status: Option<i64>,
-        error: String,
-        terminal: bool,
-        result: Option<String>,
-    }
-}
-
-impl Ended {
-    fn failure(&self) -> Failure {
-        let class = FailureClass::of_name(&self.outcome).unwrap_or(FailureClass::Data);
-        Failure {
-            http_status: self.http_status.and_then(|status| status.try_into().ok()),
-            ..Failure::new(class, &*self.error)
-        }
-    }
-}
-
-fn data(why: impl ToString) -> Failure {
-    Failure::new(FailureClass::Data, why.to_string())
 }

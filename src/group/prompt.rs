@@ -24,7 +24,7 @@ pub struct TrainingPrompt {
 impl TrainingPrompt {
     /// Returns the row for an agent whose turns rollstream runs itself: the same for all rollouts.
     pub(super) fn native_row(&self, sampling: &Sampling) -> Value {
-        let params = sampling.params(&Map::new());
+        let params = sampling.native_params();
         json!({
             "idx": self.idx,
             MESSAGE_LOG: self.message_log,
@@ -66,13 +66,12 @@ impl TrainingPrompt {
             sampling.params(params).into(),
         );
         row.insert(ROW_INDEX.into(), rollout.into());
-        row.insert(TASK_INDEX.into(), self.idx.into());
         Ok(row.into())
     }
 }
 
 /// The sampling parameters of rollouts. `None` keeps the value of the prompt.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
     /// Temperature.
     pub temperature: Option<f64>,
@@ -80,9 +79,51 @@ pub struct Sampling {
     pub top_p: Option<f64>,
     /// The most tokens of a generation.
     pub max_new_tokens: Option<u64>,
+    /// The number of most likely tokens to choose from. Not for agents of NeMo Gym, like the next three.
+    pub top_k: Option<u64>,
+    /// Texts that end a generation for which neither prompt nor environment names any.
+    pub stop_strings: Vec<String>,
+    /// Tokens that end a generation.
+    pub stop_token_ids: Vec<u32>,
+    /// Whether the most likely token is always chosen: temperature 0, whatever else is set.
+    pub greedy: bool,
+    /// Whether message logs keep the log-probabilities of generated tokens.
+    pub include_logprobs: bool,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            temperature: None,
+            top_p: None,
+            max_new_tokens: None,
+            top_k: None,
+            stop_strings: Vec::new(),
+            stop_token_ids: Vec::new(),
+            greedy: false,
+            include_logprobs: true,
+        }
+    }
 }
 
 impl Sampling {
+    /// Returns the parameters for an agent whose turns rollstream runs itself.
+    fn native_params(&self) -> Map<String, Value> {
+        let mut params = self.params(&Map::new());
+        if self.greedy {
+            params.insert("temperature".into(), 0.0.into());
+        } else if let Some(top_k) = self.top_k {
+            params.insert("top_k".into(), top_k.into());
+        }
+        if !self.stop_strings.is_empty() {
+            params.insert("stop".into(), self.stop_strings.clone().into());
+        }
+        if !self.stop_token_ids.is_empty() {
+            params.insert("stop_token_ids".into(), self.stop_token_ids.clone().into());
+        }
+        params
+    }
+
     /// Returns a request's parameters, overridden by those set here. The smaller of two token limits counts.
     fn params(&self, own: &Map<String, Value>) -> Map<String, Value> {
         let mut params = own.clone();
@@ -133,8 +174,8 @@ mod tests {
     fn the_smaller_limit_of_tokens_counts() {
         let sampling = Sampling {
             temperature: Some(0.5),
-            top_p: None,
             max_new_tokens: Some(100),
+            ..Sampling::default()
         };
         let prompt = |most: Value| TrainingPrompt {
             idx: 7,
@@ -153,6 +194,30 @@ mod tests {
             ..prompt(json!(1))
         };
         assert!(with_stop.gym_row("a", 0, &sampling).is_err());
+    }
+
+    #[test]
+    fn greedy_is_temperature_0_whatever_else_is_set() {
+        let sampling = Sampling {
+            temperature: Some(0.5),
+            top_k: Some(5),
+            stop_strings: vec!["end".into()],
+            stop_token_ids: vec![2],
+            ..Sampling::default()
+        };
+        let params = |sampling: &Sampling| {
+            let row = TrainingPrompt::default().native_row(sampling);
+            row["responses_create_params"].clone()
+        };
+        let expected =
+            json!({"temperature": 0.5, "top_k": 5, "stop": ["end"], "stop_token_ids": [2]});
+        assert_eq!(params(&sampling), expected);
+        let greedy = Sampling {
+            greedy: true,
+            ..sampling
+        };
+        let expected = json!({"temperature": 0.0, "stop": ["end"], "stop_token_ids": [2]});
+        assert_eq!(params(&greedy), expected);
     }
 
     #[test]

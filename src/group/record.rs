@@ -1,9 +1,11 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::metrics::{SampleFacts, group_metrics, gym_metrics, number};
+use super::gym::{self, GymOptions};
+use super::metrics::{SampleFacts, group_metrics, gym_metrics};
 use crate::call::RolloutKey;
 use crate::model::Message;
+use crate::request::MESSAGE_LOG;
 
 /// All rollouts of a prompt as one record, for a trainer.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,9 +27,10 @@ pub struct GroupPrompt {
     pub agent_name: String,
     /// The index of the prompt from its row. Default: the index of the task.
     pub prompt_idx: i64,
-    /// The task name, if the row has one.
+    /// The task name, if the row has one. For an agent of NeMo Gym, `nemo_gym`.
     pub task_name: Option<String>,
-    /// The conversation before the first turn.
+    /// The conversation before the first turn. For an agent of NeMo Gym whose model returns token ids, the first message
+    /// of the first rollout.
     pub message_log: Vec<Message>,
     /// The metadata that the environment gets at the first step.
     pub extra_env_info: Value,
@@ -42,12 +45,15 @@ pub struct Completion {
     pub key: RolloutKey,
     /// The conversation, the prompt included.
     pub message_log: Vec<Message>,
-    /// The environment's last answer. For an agent of NeMo Gym, the agent's whole answer as `full_result`.
+    /// The environment's last answer. For an agent of NeMo Gym, the agent's whole answer without the token fields that
+    /// are in the log.
     pub env_extras: Value,
     /// Whether the rollout was cut short.
     pub truncated: bool,
     /// The score of the rollout.
     pub reward: f64,
+    /// The counts of a multi-turn agent. NeMo Gym's agents have none.
+    pub sample: Option<SampleFacts>,
 }
 
 /// An answer of a rollout.
@@ -70,155 +76,140 @@ pub struct GroupAnswerError {
 }
 
 impl PromptGroup {
-    /// Creates the group from the answers of a prompt's rollouts.
+    /// Creates the group from the answers of a prompt's rollouts. Answers without a `message_log` are those of an agent of
+    /// NeMo Gym.
     ///
     /// # Errors
     /// An answer can't be read as a rollout.
     pub fn new(prompt: GroupPrompt, answers: &[GroupAnswer<'_>]) -> Result<Self, GroupAnswerError> {
-        let mut completions = Vec::with_capacity(answers.len());
-        let mut values = Vec::with_capacity(answers.len());
-        let mut facts = Vec::new();
-        for answer in answers {
-            let refuse = |reason: String| GroupAnswerError {
-                key: answer.key,
-                reason,
-            };
-            let unreadable = |source: serde_json::Error| refuse(source.to_string());
-            let mut value: Value = serde_json::from_str(answer.text).map_err(unreadable)?;
-            let completion = if value.get("message_log").is_some() {
-                facts.push(SampleFacts::of(&value).map_err(unreadable)?);
-                native(answer.key, value.take()).map_err(unreadable)?
-            } else {
-                through_gym(answer.key, &prompt.message_log, &value).map_err(refuse)?
-            };
-            completions.push(completion);
-            values.push(value);
-        }
-        let rollout_metrics = if facts.len() == completions.len() {
-            group_metrics(&facts)
-        } else {
-            gym_metrics(&prompt.agent_name, &completions, &values)
+        let options = GymOptions::default();
+        let read = |answer: &GroupAnswer<'_>| {
+            let value: Value = serde_json::from_str(answer.text).map_err(|e| e.to_string())?;
+            if value.get(MESSAGE_LOG).is_some() {
+                return Completion::native(answer.key, value).map_err(|error| error.to_string());
+            }
+            gym::completion(answer.key, &prompt.message_log, value, &options, None)
         };
-        Ok(Self {
+        let completions = answers.iter().map(|answer| {
+            let key = answer.key;
+            read(answer).map_err(|reason| GroupAnswerError { key, reason })
+        });
+        let completions = completions.collect::<Result<_, _>>()?;
+        Ok(Self::of(prompt, completions, &options))
+    }
+
+    /// Creates the group of these rollouts, and computes its metrics.
+    pub(super) fn of(
+        mut prompt: GroupPrompt,
+        completions: Vec<Completion>,
+        options: &GymOptions,
+    ) -> Self {
+        let samples: Vec<&SampleFacts> = completions
+            .iter()
+            .filter_map(|it| it.sample.as_ref())
+            .collect();
+        let rollout_metrics = if samples.len() == completions.len() {
+            group_metrics(samples)
+        } else {
+            prompt.task_name = Some(gym::TASK_NAME.to_owned());
+            let first = completions.first().and_then(|one| one.message_log.first());
+            if let Some(first) = first.filter(|message| message.token_ids.is_some()) {
+                prompt.message_log = vec![first.clone()];
+            }
+            gym_metrics(
+                &prompt.agent_name,
+                &completions,
+                options.log_full_result_tables,
+            )
+        };
+        Self {
             prompt,
             completions,
             rollout_metrics,
-        })
+        }
     }
 
     /// Returns whether every rollout that was asked for is there.
     pub fn is_complete(&self) -> bool {
-        self.completions.len() as u64 >= self.prompt.num_rollouts
+        self.completions.len() as u64 == self.prompt.num_rollouts
+    }
+
+    /// Returns NeMo RL's `PromptGroupRecord` as JSON, with its names alone.
+    pub fn record(&self) -> Value {
+        let completions = self.completions.iter().map(|completion| {
+            json!({
+                MESSAGE_LOG: log(&completion.message_log),
+                "env_extras": completion.env_extras,
+                "truncated": completion.truncated,
+                "reward": completion.reward,
+            })
+        });
+        json!({
+            "prompt_idx": self.prompt.prompt_idx,
+            "prompt": log(&self.prompt.message_log),
+            "extra_env_info": self.prompt.extra_env_info,
+            "metadata": {"task_name": self.prompt.task_name},
+            "completions": completions.collect::<Value>(),
+            "rollout_metrics": self.rollout_metrics,
+        })
     }
 }
 
-/// Returns the rollout in a multi-turn agent's answer. The log is large, so it is moved and not copied.
-fn native(key: RolloutKey, answer: Value) -> Result<Completion, serde_json::Error> {
-    #[derive(Deserialize)]
-    struct NativeAnswer {
-        message_log: Vec<Message>,
-        #[serde(default)]
-        env_extras: Value,
-        truncated: bool,
-        reward: f64,
-    }
-    let NativeAnswer {
-        message_log,
-        env_extras,
-        truncated,
-        reward,
-    } = serde_json::from_value(answer)?;
-    Ok(Completion {
-        key,
-        message_log,
-        env_extras,
-        truncated,
-        reward,
-    })
-}
-
-/// An item of a response's output.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Item {
-    role: Option<String>,
-    content: Value,
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    output: Value,
-    prompt_token_ids: Option<Vec<u32>>,
-    generation_token_ids: Option<Vec<u32>>,
-    generation_log_probs: Option<Vec<f64>>,
-}
-
-/// Returns the rollout in the answer of a NeMo Gym agent. If tokens are known, a generation follows a user
-/// message with the tokens that no message has yet, as in NeMo RL. Otherwise the log holds texts.
-fn through_gym(key: RolloutKey, prompt: &[Message], value: &Value) -> Result<Completion, String> {
-    let response = value.get("response");
-    let items: Vec<Item> = match response.and_then(|response| response.get("output")) {
-        Some(output) => Deserialize::deserialize(output)
-            .map_err(|source| format!("response.output: {source}"))?,
-        None => Vec::new(),
-    };
-    let has_tokens = |item: &Item| {
-        let tokens = item.generation_token_ids.as_ref();
-        tokens.is_some_and(|tokens| !tokens.is_empty())
-    };
-    let message_log = if items.iter().any(has_tokens) {
-        with_tokens(items)?
-    } else {
-        let texts = items.into_iter().filter_map(text);
-        prompt.iter().cloned().chain(texts).collect()
-    };
-    let incomplete = response.and_then(|response| response.get("incomplete_details"));
-    let reward = value.get("reward").and_then(number);
-    Ok(Completion {
-        key,
-        message_log,
-        truncated: incomplete.is_some_and(|details| !details.is_null()),
-        reward: reward.ok_or("it has no numeric reward")?,
-        env_extras: json!({ "full_result": value }),
-    })
-}
-
-fn with_tokens(items: Vec<Item>) -> Result<Vec<Message>, String> {
-    let mut log = Vec::new();
-    let mut seen: Vec<u32> = Vec::new();
-    for item in items {
-        let Some(generated) = item.generation_token_ids.filter(|ids| !ids.is_empty()) else {
-            continue;
+/// Returns messages under NeMo RL's names.
+fn log(messages: &[Message]) -> Value {
+    let message = |message: &Message| {
+        let mut fields = Map::new();
+        fields.insert("role".into(), message.role.as_str().into());
+        fields.insert("content".into(), message.content.clone());
+        let mut put = |name: &str, value: Option<Value>| {
+            fields.extend(value.map(|value| (name.to_owned(), value)));
         };
-        let prompt = item.prompt_token_ids.unwrap_or_default();
-        let Some(new) = prompt.strip_prefix(seen.as_slice()) else {
-            return Err(
-                "the tokens of a prompt do not begin with those of the turns before".to_owned(),
-            );
-        };
-        log.push(tokens("user", new.to_vec(), None));
-        seen = prompt;
-        seen.extend(&generated);
-        log.push(tokens("assistant", generated, item.generation_log_probs));
-    }
-    Ok(log)
-}
-
-fn tokens(role: &str, ids: Vec<u32>, logprobs: Option<Vec<f64>>) -> Message {
-    Message {
-        token_count: ids.len() as u64,
-        token_ids: Some(ids),
-        logprobs,
-        ..Message::text(role, "")
-    }
-}
-
-fn text(item: Item) -> Option<Message> {
-    let (role, content) = match item.kind.as_deref() {
-        Some("function_call_output") => ("tool".to_owned(), item.output),
-        Some("message") | None => (item.role?, item.content),
-        Some(_) => return None,
+        put("token_ids", message.token_ids.as_deref().map(Value::from));
+        put(
+            "generation_logprobs",
+            message.logprobs.as_deref().map(Value::from),
+        );
+        put(
+            "is_invalid_tool_call",
+            message.is_invalid_tool_call.map(Value::from),
+        );
+        put(
+            "has_malformed_thinking",
+            message.has_malformed_thinking.map(Value::from),
+        );
+        Value::Object(fields)
     };
-    Some(Message {
-        content,
-        ..Message::text(&role, "")
-    })
+    messages.iter().map(message).collect()
+}
+
+impl Completion {
+    /// Reads the answer of a multi-turn agent.
+    ///
+    /// # Errors
+    /// A field is missing or has another type.
+    pub(super) fn native(key: RolloutKey, answer: Value) -> Result<Self, serde_json::Error> {
+        #[derive(Deserialize)]
+        struct NativeAnswer {
+            message_log: Vec<Message>,
+            #[serde(default)]
+            env_extras: Value,
+            truncated: bool,
+            reward: f64,
+        }
+        let sample = Some(SampleFacts::of(&answer)?);
+        let NativeAnswer {
+            message_log,
+            env_extras,
+            truncated,
+            reward,
+        } = serde_json::from_value(answer)?;
+        Ok(Self {
+            key,
+            message_log,
+            env_extras,
+            truncated,
+            reward,
+            sample,
+        })
+    }
 }

@@ -170,6 +170,12 @@ pub struct Message {
     /// The number of tokens.
     #[serde(default)]
     pub token_count: u64,
+    /// Whether a tool call stands in the text instead of being called, if that was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub is_invalid_tool_call: Option<bool>,
+    /// Whether a thinking tag stands where none belongs, if that was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub has_malformed_thinking: Option<bool>,
 }
 
 impl Message {

@@ -11,6 +11,11 @@ const FILE: &str = "tokenizer.json";
 pub trait Tokenizer: fmt::Debug + Send + Sync {
     /// Returns the tokens of a text, without special tokens at its beginning or end.
     fn encode(&self, text: &str) -> Encoding;
+
+    /// Returns the text of tokens, special ones included; none if the tokens have no text.
+    fn decode(&self, _ids: &[u32]) -> Option<String> {
+        None
+    }
 }
 
 /// A text as tokens.
@@ -48,6 +53,11 @@ impl Tokenizer for WhitespaceTokenizer {
 impl Tokenizer for BytesTokenizer {
     fn encode(&self, text: &str) -> Encoding {
         Encoding::of(text.bytes().map(u32::from).collect())
+    }
+
+    fn decode(&self, ids: &[u32]) -> Option<String> {
+        let bytes = ids.iter().map(|id| u8::try_from(*id).ok());
+        String::from_utf8(bytes.collect::<Option<_>>()?).ok()
     }
 }
 
@@ -87,6 +97,10 @@ impl Tokenizer for HuggingFace {
                 ids: None,
             },
         }
+    }
+
+    fn decode(&self, ids: &[u32]) -> Option<String> {
+        self.tokenizer.decode(ids, false).ok()
     }
 }
 

@@ -14,6 +14,8 @@ use super::repr_float;
 pub enum Writer {
     /// `json.dumps`: ASCII only, a space after commas and colons.
     Dumps,
+    /// The same with `separators=(",", ":")`.
+    CompactDumps,
     /// `orjson.dumps`: UTF-8, no spaces, null for numbers that are not finite.
     Orjson,
 }
@@ -22,7 +24,7 @@ impl Writer {
     /// Levels of lists and objects that are read.
     fn max_depth(self) -> usize {
         match self {
-            Self::Dumps => 256,
+            Self::Dumps | Self::CompactDumps => 256,
             Self::Orjson => crate::json::MAX_DEPTH,
         }
     }
@@ -91,7 +93,7 @@ impl Written {
     pub fn write(&self, writer: Writer, out: &mut String) {
         let (comma, colon) = match writer {
             Writer::Dumps => (", ", ": "),
-            Writer::Orjson => (",", ":"),
+            Writer::CompactDumps | Writer::Orjson => (",", ":"),
         };
         match self {
             Self::Leaf(text) => out.push_str(text),
@@ -190,7 +192,7 @@ impl Scanner<'_> {
 
     fn not_finite<'w>(&self, word: &'w str) -> &'w str {
         match self.writer {
-            Writer::Dumps => word,
+            Writer::Dumps | Writer::CompactDumps => word,
             Writer::Orjson => "null",
         }
     }
@@ -289,7 +291,7 @@ impl Scanner<'_> {
             self.float(text)
         } else if text == "-0" {
             "0".to_owned()
-        } else if self.writer == Writer::Dumps && end - first > MAX_DIGITS {
+        } else if self.writer != Writer::Orjson && end - first > MAX_DIGITS {
             return Err(LoadError::TooLong);
         } else {
             text.to_owned()
@@ -300,7 +302,7 @@ impl Scanner<'_> {
     fn float(&self, text: &str) -> String {
         let number = text.parse().ok().filter(|number: &f64| number.is_finite());
         match (number, self.writer) {
-            (Some(number), Writer::Dumps) => repr_float(number),
+            (Some(number), Writer::Dumps | Writer::CompactDumps) => repr_float(number),
             // orjson writes no plus.
             (Some(number), Writer::Orjson) => Number::from_f64(number)
                 .map(|number| number.to_string().replace("e+", "e"))
@@ -324,7 +326,7 @@ impl Scanner<'_> {
             }
             let plain = self.slice(from, at);
             match self.writer {
-                Writer::Dumps => plain
+                Writer::Dumps | Writer::CompactDumps => plain
                     .chars()
                     .for_each(|character| self.push(character, &mut out)),
                 Writer::Orjson => out.push_str(plain),

@@ -13,7 +13,7 @@ use datafusion::common::{Result, exec_datafusion_err};
 use super::context::RunContext;
 use crate::agent::{Agents, Reply, RolloutRequest};
 use crate::call::{CallJournal, CallLog, RolloutKey};
-use crate::config::{MemoryPlan, SeedField};
+use crate::config::MemoryPlan;
 use crate::json::Object;
 use crate::outcome::resume::REUSE_DELIVERABLE;
 use crate::outcome::{Outcome, Times, Verdict, Waited};
@@ -158,7 +158,7 @@ impl QueuedRow {
         PendingRow {
             key: RolloutKey::new(task_index, rollout_index, prior.attempt),
             agent_name: Arc::clone(agent_name),
-            template: self.template(context.seed, cache),
+            template: self.template(context, cache),
             failures: prior.failures,
             reuses_deliverable: prior.reuses_deliverable,
             order: self.order,
@@ -167,7 +167,7 @@ impl QueuedRow {
 
     fn template(
         &self,
-        seed: Option<SeedField>,
+        context: &RunContext,
         cache: &mut Option<CachedTemplate>,
     ) -> Result<Arc<RequestTemplate>, Arc<str>> {
         // The same view into the same buffers is the same text, unless the text is so short that the view holds it.
@@ -178,9 +178,13 @@ impl QueuedRow {
         {
             return Ok(Arc::clone(&cached.template));
         }
-        let template = RequestTemplate::new(self.batch.request.value(self.row), seed)
-            .map_err(|error| Arc::from(error.to_string()))?;
-        let template = Arc::new(template);
+        let request = self.batch.request.value(self.row);
+        let template = if context.as_given {
+            RequestTemplate::as_given(request)
+        } else {
+            RequestTemplate::new(request, context.seed)
+        };
+        let template = Arc::new(template.map_err(|error| Arc::from(error.to_string()))?);
         *cache = Some(CachedTemplate {
             batch: Arc::clone(&self.batch),
             view,

@@ -190,6 +190,7 @@ impl Sweep {
                 .map(|agent| (agent.agent_name.clone(), agent.num_pending()))
                 .collect(),
             seed: settings.num_repeats_add_seed.then_some(settings.seed_field),
+            as_given: false,
             memory: MemoryPlan::of(settings),
             most_calls: most_calls(),
             lookahead: if many { LOOKAHEAD_OF_MANY } else { LOOKAHEAD },

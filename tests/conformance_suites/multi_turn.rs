@@ -8,15 +8,17 @@ use std::path::Path;
 use futures::future::join_all;
 use rollstream::agent::{Agents, RolloutRequest};
 use rollstream::call::{CallLog, RolloutKey};
-use rollstream::config::Layers;
-use rollstream::group::{LegacyForm, SampleFacts, batch_metrics_legacy, group_metrics};
+use rollstream::config::{Driver, Layers};
+use rollstream::group::{
+    LegacyForm, SampleFacts, batch_metrics, batch_metrics_legacy, group_metrics,
+};
 use rollstream::retry::Failure;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use super::expected_error::read;
-use super::same_json::same;
+use super::expected_error::{check_error, read};
+use super::same_json::{Keys, same, same_but};
 use super::scripted_servers::{Asked, ScriptedServers};
 
 /// Folder of what is expected, and the rules that give it.
@@ -69,15 +71,16 @@ async fn compare(directory: &Path, folder: &Path, case: &Value, way: &Way) -> Re
     } else {
         None
     };
-    let message = error.as_ref().and_then(|error| error["message"].as_str());
-    let is_infra = message.is_some_and(|message| message.starts_with("generation unavailable"));
+    let is_infra = error
+        .as_ref()
+        .is_some_and(|error| error["class"] == "infra");
     let place = TempDir::new().map_err(|error| error.to_string())?;
     let words = words(&script);
     let status = if is_infra { 503 } else { 400 };
     let servers = ScriptedServers::start(&script["samples"], words.clone(), status).await?;
     let answers = answers(&servers, &script, case, way, &words, place.path()).await?;
-    if error.is_some() {
-        return failed(answers, message.unwrap_or_default());
+    if let Some(error) = error {
+        return failed(answers, folder, &error);
     }
     let answers = answers.into_iter().collect::<Result<Vec<Value>, Failure>>();
     let answers = answers.map_err(|failure| failure.message)?;
@@ -103,6 +106,11 @@ async fn compare(directory: &Path, folder: &Path, case: &Value, way: &Way) -> Re
         calls(wanted, prompt, &servers.asked(rollout), words).map_err(named)?;
         facts.push(SampleFacts::of(answer).map_err(|error| named(error.to_string()))?);
     }
+    let current = folder.join("current_batch_metrics.json");
+    if current.exists() {
+        let metrics = Value::from(batch_metrics(&facts, Driver::PerSample)).to_string();
+        same_but(&read(&current)?, &metrics, Keys::Unordered)?;
+    }
     let (name, metrics) = match way.rules {
         "per-sample" => ("group_metrics", group_metrics(&facts)),
         "per-sample-legacy" => {
@@ -114,7 +122,11 @@ async fn compare(directory: &Path, folder: &Path, case: &Value, way: &Way) -> Re
             ("batch_metrics", metrics)
         }
     };
-    let metrics = Value::from(metrics).to_string();
+    // The cases leave out what is only drawn.
+    let metrics = metrics
+        .into_iter()
+        .filter(|(name, _)| !name.ends_with("/histogram"));
+    let metrics = Value::Object(metrics.collect()).to_string();
     same(&expected[name].to_string(), &metrics).map_err(|why| format!("{name}: {why}"))
 }
 
@@ -188,22 +200,26 @@ async fn answers(
     Ok(answers.collect())
 }
 
-/// The group must have failed. What a server says stands within the message, after its address.
-fn failed(answers: Vec<Result<Value, Failure>>, message: &str) -> Result<(), String> {
-    let failures: Vec<String> = answers
-        .into_iter()
-        .filter_map(|answer| Some(answer.err()?.message))
-        .collect();
-    let (whose, why) = match message.strip_prefix("generation ") {
-        Some(_) => message.split_once(": ").unwrap_or((message, "")),
-        None => ("", message),
+/// The group must have failed, with the class of failure that is expected. What a server says stands within the message,
+/// after its address.
+fn failed(
+    answers: Vec<Result<Value, Failure>>,
+    folder: &Path,
+    error: &Value,
+) -> Result<(), String> {
+    let failures: Vec<Failure> = answers.into_iter().filter_map(Result::err).collect();
+    let message = error["message"].as_str().unwrap_or_default();
+    let is_meant = |failure: &&Failure| {
+        if !message.starts_with("generation ") {
+            return check_error(folder, folder, &failure.message).is_ok();
+        }
+        let (whose, why) = message.split_once(": ").unwrap_or((message, ""));
+        failure.message.starts_with(whose) && failure.message.contains(why)
     };
-    let is_meant = |failure: &&String| failure.starts_with(whose) && failure.contains(why);
-    match failures.iter().find(is_meant) {
+    let of_class = |failure: &&Failure| failure.class.is_transient() == (error["class"] == "infra");
+    match failures.iter().filter(of_class).find(is_meant) {
         Some(_) => Ok(()),
-        None => Err(format!(
-            "expected the failure {message:?}, got {failures:?}"
-        )),
+        None => Err(format!("expected the failure {error}, got {failures:?}")),
     }
 }
 

@@ -9,7 +9,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use rollstream::json::Object;
 use tokio::net::TcpListener;
@@ -36,7 +36,7 @@ struct Notes {
 }
 
 impl RecordingAgent {
-    /// Answers each key with these texts, one after the other.
+    /// Answers each key with these texts, one after the other. A text that is a number is the status of an error.
     pub fn start(answers: HashMap<Key, VecDeque<String>>) -> Result<Self, String> {
         let runtime = Runtime::new().map_err(|error| error.to_string())?;
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"));
@@ -85,7 +85,11 @@ async fn answer(
     let body = String::from_utf8(body.to_vec()).unwrap();
     let row = Object::parse(&body).unwrap();
     let part = |name: &str| row.get(name).unwrap_or_default().to_owned();
-    let key = (part("_ng_task_index"), part("_ng_rollout_index"));
+    let key = match part("_rowidx") {
+        row if row.is_empty() => (part("_ng_task_index"), part("_ng_rollout_index")),
+        // A trainer numbers the rows of a prompt.
+        row => (String::new(), row),
+    };
     let told = notes
         .answers
         .lock()
@@ -94,5 +98,11 @@ async fn answer(
         .and_then(VecDeque::pop_front);
     notes.received.lock().unwrap().push(body.clone());
     let text = told.unwrap_or_else(|| ANSWER.to_owned());
-    Ok(Response::new(Full::new(Bytes::from(text))))
+    let status = text
+        .parse()
+        .ok()
+        .and_then(|status: u16| StatusCode::from_u16(status).ok());
+    let mut response = Response::new(Full::new(Bytes::from(text)));
+    *response.status_mut() = status.unwrap_or_default();
+    Ok(response)
 }

@@ -108,7 +108,7 @@ async fn answer(
     let id = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or("");
     let answer = match path.as_str() {
         "/v1/chat/completions" | "/v1/completions" => stage.generate(id, &body),
-        "/step" => stage.step(&body).map(|answer| (200, answer)),
+        "/step" => stage.step(&body),
         _ => Err(format!("nothing is at {path}")),
     };
     let (status, answer) = answer.unwrap_or_else(|complaint| {
@@ -172,7 +172,7 @@ impl Stage {
         Ok((200, answer))
     }
 
-    fn step(&mut self, body: &Value) -> Result<Value, String> {
+    fn step(&mut self, body: &Value) -> Result<(u16, Value), String> {
         let none = Vec::new();
         let ids = body["rollout_ids"].as_array().unwrap_or(&none);
         let mut results = Vec::new();
@@ -195,20 +195,24 @@ impl Stage {
                     "rollout {rollout} does not end with its generation: {said:?}"
                 ));
             }
+            if let Some(error) = turn["env"].get("error") {
+                return Ok((self.error_status, json!({ "error": error })));
+            }
             results.push(turn["env"].clone());
         }
         let all = |name: &str| -> Value { results.iter().map(|env| env[name].clone()).collect() };
         let observations = results
             .iter()
             .map(|env| json!({"role": env["role"], "content": env["content"]}));
-        Ok(json!({
+        let answer = json!({
             "observations": observations.collect::<Value>(),
             "metadata": all("metadata"),
             "next_stop_strings": all("next_stop_strings"),
             "rewards": all("reward"),
             "terminateds": all("terminated"),
             "answers": null,
-        }))
+        });
+        Ok((200, answer))
     }
 }
 

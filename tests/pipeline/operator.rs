@@ -91,6 +91,7 @@ impl Operator {
                 pending: BTreeMap::new(),
                 prior: HashMap::new(),
                 seed: None,
+                as_given: false,
                 lookahead: LOOKAHEAD,
                 backoff: Backoff {
                     base: Duration::from_millis(1),

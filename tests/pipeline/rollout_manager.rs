@@ -12,7 +12,7 @@ use rollstream::sim::{AgentChange, AgentConfig, FaultKind, FaultRates, Latency, 
 use rollstream::{RolloutManager, RolloutOptions, TrainingPrompt};
 use serde_json::json;
 
-async fn start(config: SimConfig) -> Sim {
+pub async fn start(config: SimConfig) -> Sim {
     let agents = [("a".to_owned(), AgentConfig::default())];
     let config = SimConfig {
         agents: agents.into(),
@@ -22,7 +22,7 @@ async fn start(config: SimConfig) -> Sim {
     Sim::start(config).await.unwrap()
 }
 
-fn prompt(idx: i64) -> TrainingPrompt {
+pub fn prompt(idx: i64) -> TrainingPrompt {
     let text = format!("What is {idx} + 3?");
     TrainingPrompt {
         idx,
@@ -33,7 +33,7 @@ fn prompt(idx: i64) -> TrainingPrompt {
     }
 }
 
-fn gym_prompt(idx: i64) -> TrainingPrompt {
+pub fn gym_prompt(idx: i64) -> TrainingPrompt {
     let text = format!("What is {idx} + 3?");
     TrainingPrompt {
         idx,
@@ -45,7 +45,7 @@ fn gym_prompt(idx: i64) -> TrainingPrompt {
     }
 }
 
-fn options() -> RolloutOptions {
+pub fn options() -> RolloutOptions {
     RolloutOptions {
         num_generations: 4,
         backoff: Backoff {
@@ -56,26 +56,33 @@ fn options() -> RolloutOptions {
     }
 }
 
-async fn native(sim: &Sim, options: RolloutOptions) -> RolloutManager {
+pub fn multi_turn(sim: &Sim) -> AgentSettings {
     let environment = json!({"kind": "step", "url": sim.environment_url()});
-    let agent = AgentSettings {
+    AgentSettings {
         kind: Some(AgentKind::MultiTurn),
         model_url: vec![sim.model_url().parse().unwrap()],
         model: Some("sim".into()),
         model_retries: Some(0),
         environments: [("sum".to_owned(), environment)].into_iter().collect(),
         ..AgentSettings::default()
-    };
-    let settings = Settings {
+    }
+}
+
+pub fn settings(agent: AgentSettings) -> Settings {
+    Settings {
         agents: BTreeMap::from([("a".to_owned(), agent)]),
         ..Settings::default()
-    };
+    }
+}
+
+pub async fn native(sim: &Sim, options: RolloutOptions) -> RolloutManager {
+    let settings = settings(multi_turn(sim));
     RolloutManager::connect(&settings, "a", options)
         .await
         .unwrap()
 }
 
-async fn through_gym(sim: &Sim, options: RolloutOptions) -> RolloutManager {
+pub async fn through_gym(sim: &Sim, options: RolloutOptions) -> RolloutManager {
     let settings = Settings {
         head_server: Some(sim.head_url().parse().unwrap()),
         ..Settings::default()
@@ -85,7 +92,7 @@ async fn through_gym(sim: &Sim, options: RolloutOptions) -> RolloutManager {
         .unwrap()
 }
 
-fn faults(kind: FaultKind, share: f64) -> AgentChange {
+pub fn faults(kind: FaultKind, share: f64) -> AgentChange {
     AgentChange {
         faults: Some(FaultRates([(kind, share)].into())),
         ..AgentChange::default()
@@ -252,7 +259,7 @@ async fn through_nemo_gym_only_the_rows_that_are_missing_are_sent_again() {
     assert_eq!(group.completions.len(), 16);
     for (rollout, completion) in (0..).zip(&group.completions) {
         assert_eq!(completion.key.rollout_index, rollout);
-        let answer = &completion.env_extras["full_result"];
+        let answer = &completion.env_extras;
         assert_eq!(answer["_rowidx"], rollout);
         let params = &answer["responses_create_params"];
         assert_eq!(params["temperature"], 0.5);

@@ -47,9 +47,12 @@ impl<'a> Row<'a> {
     pub(crate) fn key(&self) -> Key {
         let task = self.get(TASK_INDEX);
         let task = task.or_else(|| self.get("responses_create_params"));
+        // A trainer that follows NeMo RL numbers rows so.
+        let rollout = self.get("_ng_rollout_index");
+        let rollout = rollout.or_else(|| self.get("_rowidx"));
         Key {
             task: task.map_or(0, index),
-            rollout: self.get("_ng_rollout_index").map_or(0, index),
+            rollout: rollout.map_or(0, index),
             attempt: self.get("_ng_attempt_index").map_or(0, index),
         }
     }

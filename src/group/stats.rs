@@ -1,7 +1,11 @@
+//! What a manager notes: [`RolloutCounts`] of what became of prompts, and the times of a rollout.
+
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use crate::retry::Failure;
 
@@ -25,6 +29,41 @@ pub struct RolloutCounts {
     pub row_redispatch_total: u64,
     /// The most prompts in a row that failed because of network and servers.
     pub max_consecutive_infra_drops: u64,
+}
+
+impl RolloutCounts {
+    /// Returns the counts as NeMo RL logs them: `rollout/NAME` is a sum, and `rollout/NAME/REASON` its part.
+    pub fn metrics(&self) -> Map<String, Value> {
+        let reasons = [
+            ("redispatch_total", &self.redispatch_total),
+            ("data_retry_total", &self.data_retry_total),
+            ("data_failures_total", &self.data_failures_total),
+            ("infra_drops_total", &self.infra_drops_total),
+        ];
+        let sums = reasons.map(|(name, counts)| (name, counts.values().sum()));
+        let counts = [
+            ("committed_total", self.committed_total),
+            ("skipped_total", self.skipped_total),
+            ("gym_row_redispatch_total", self.row_redispatch_total),
+            (
+                "max_consecutive_infra_drops",
+                self.max_consecutive_infra_drops,
+            ),
+        ];
+        let mut metrics = Map::new();
+        let mut put = |name: String, count: u64| {
+            metrics.insert(format!("rollout/{name}"), (count as f64).into());
+        };
+        for (name, count) in counts.into_iter().chain(sums) {
+            put(name.to_owned(), count);
+        }
+        for (name, counts) in reasons {
+            for (reason, count) in counts {
+                put(format!("{name}/{reason}"), *count);
+            }
+        }
+        metrics
+    }
 }
 
 /// The counts, while a manager runs.
@@ -96,4 +135,66 @@ fn add(counts: &mut BTreeMap<String, u64>, failure: &Failure) {
         None => failure.class.name().to_owned(),
     };
     *counts.entry(reason).or_default() += 1;
+}
+
+/// The time that the steps of a rollout take, for NeMo RL's metrics `timing/rollout/*`, in seconds.
+#[derive(Debug)]
+pub(super) struct Timings {
+    began: Instant,
+    awaited: Duration,
+    read: Duration,
+    rolled_out: Duration,
+}
+
+impl Timings {
+    pub(super) fn start() -> Self {
+        Self {
+            began: Instant::now(),
+            awaited: Duration::ZERO,
+            read: Duration::ZERO,
+            rolled_out: Duration::ZERO,
+        }
+    }
+
+    /// Waits for a result.
+    pub(super) async fn awaiting<T>(&mut self, result: impl Future<Output = T>) -> T {
+        let began = Instant::now();
+        let result = result.await;
+        self.awaited += began.elapsed();
+        result
+    }
+
+    /// Reads a result.
+    pub(super) fn reading<T>(&mut self, read: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let result = read();
+        self.read += began.elapsed();
+        result
+    }
+
+    /// Notes that all results are there.
+    pub(super) fn rolled_out(&mut self) {
+        self.rolled_out = self.began.elapsed();
+    }
+
+    /// Adds the times of the rows of a group, which have come one by one.
+    pub(super) fn add_rows_to(&self, metrics: &mut Map<String, Value>) {
+        put(metrics, "await_results", self.awaited);
+        put(metrics, "postprocess_results", self.read);
+        let share = self.read.as_secs_f64() / self.rolled_out.as_secs_f64().max(f64::MIN_POSITIVE);
+        let name = "timing/rollout/postprocess_results_pct";
+        metrics.insert(name.into(), (100.0 * share).into());
+    }
+
+    /// Adds the times of the rollouts, of their metrics under this name, and of both.
+    pub(super) fn add_to(&self, metrics: &mut Map<String, Value>, of_metrics: &str) {
+        let total = self.began.elapsed();
+        put(metrics, "run_rollouts", self.rolled_out);
+        put(metrics, of_metrics, total - self.rolled_out);
+        put(metrics, "total", total);
+    }
+}
+
+fn put(metrics: &mut Map<String, Value>, name: &str, time: Duration) {
+    metrics.insert(format!("timing/rollout/{name}"), time.as_secs_f64().into());
 }
