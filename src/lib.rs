@@ -59,6 +59,7 @@
 //! | [`show`] | step: all that people see |
 //! | `view` | runs as pages in a browser, and as a file |
 //! | `sweep` | the steps as one plan: begin, resume, extend, replace |
+//! | `launch` | NeMo Gym's own programs around a sweep: data, servers, and their end |
 //! | [`sim`] | agents to try all this with |
 //! | [`cli`] | the commands |
 
@@ -80,6 +81,7 @@ pub mod http;
 pub mod import;
 pub mod json;
 pub mod land;
+mod launch;
 pub mod measure;
 pub mod model;
 pub mod operator;

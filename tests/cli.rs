@@ -27,6 +27,7 @@ mod cli {
     mod guide;
     mod gym07;
     mod gym07_resume;
+    mod gym_launch;
     mod health;
     mod help;
     mod import_export;

@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 
 use clap::Args;
 
@@ -14,6 +15,8 @@ use crate::config::{ConfigError, Resolved, Settings, Span};
 use crate::error::{Error, FAILURE, Fatal};
 use crate::health::HealthOptions;
 use crate::http::raise_open_files;
+use crate::launch::{Launch, LaunchError};
+use crate::report::SweepReport;
 use crate::show::{self, ProgressDisplay, ProgressMode};
 use crate::sim::{Sim, SimConfig};
 use crate::store::RunState;
@@ -29,6 +32,9 @@ Examples:
   rollstream collect -i tasks.jsonl -o runs/a \\
       --agent-url a=http://10.0.0.7:8000 \\
       --set responses_create_params.temperature=0.6
+  rollstream collect --gym-config mcqa.yaml --gym-config model.yaml \\
+      --split validation -o runs/a
+  rollstream gym eval run --benchmark aime24 --split benchmark -o a.jsonl
   rollstream collect --config sweep.toml --resume
   rollstream collect +agent_name=a +input_jsonl_fpath=x.jsonl \\
       +output_jsonl_fpath=y.jsonl +num_repeats=4";
@@ -71,23 +77,64 @@ impl CollectArgs {
     }
 
     /// Resolves the settings, and prints remarks on the overrides to stderr.
-    fn settings(&self) -> Result<Settings, ConfigError> {
+    fn resolve_and_tell(&self) -> Result<Resolved, ConfigError> {
         let resolved = self.resolve()?;
         if !self.shown.display.quiet {
             resolved.notes.iter().for_each(note);
         }
-        Ok(resolved.settings)
+        Ok(resolved)
     }
 }
 
 /// `rollstream collect`: runs a sweep, reports on it, and writes NeMo Gym's files if asked.
 pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
-    let settings = args.settings()?;
-    carry_out(settings, &args.shown).await
+    let resolved = args.resolve_and_tell()?;
+    carry_out(resolved.settings, resolved.gym_secrets, &args.shown).await
 }
 
-/// Runs a sweep, reports on it, and writes NeMo Gym's files if asked.
-pub(super) async fn carry_out(mut settings: Settings, shown: &ShownArgs) -> Result<Exit, Error> {
+/// Runs a sweep, with NeMo Gym's programs around it if the settings name their configuration. `secrets` are overrides for
+/// these programs.
+pub(super) async fn carry_out(
+    mut settings: Settings,
+    secrets: Vec<String>,
+    shown: &ShownArgs,
+) -> Result<Exit, Error> {
+    let Some(mut gym) = Launch::of(&settings, secrets)? else {
+        return sweep(settings, shown, None).await;
+    };
+    let say = |step: &str| {
+        if !shown.display.quiet {
+            note(step);
+        }
+    };
+    let started = tokio::select! {
+        started = gym.start(&mut settings, say) => started.map(|()| true).map_err(Error::from),
+        stopped = interrupted() => stopped.map(|()| false),
+    };
+    let exit = match started {
+        Ok(true) => sweep(settings, shown, Some(&mut gym)).await,
+        Ok(false) => Ok(Exit::Interrupted),
+        Err(error) => Err(error),
+    };
+    if gym.will_end() {
+        say("ends NeMo Gym's programs");
+    }
+    let is_stopped = tokio::select! {
+        () = gym.stop(exit.is_err()) => true,
+        _ = interrupted() => false,
+    };
+    if !is_stopped {
+        gym.kill().await;
+    }
+    exit
+}
+
+/// Runs a sweep, reports on it, and writes NeMo Gym's files if asked. It ends early if a server of `gym` dies.
+async fn sweep(
+    mut settings: Settings,
+    shown: &ShownArgs,
+    gym: Option<&mut Launch>,
+) -> Result<Exit, Error> {
     let ShownArgs { live, display, .. } = shown;
     let gym_files = settings.gym_output.clone();
     let require_complete = settings.require_complete;
@@ -111,9 +158,19 @@ pub(super) async fn carry_out(mut settings: Settings, shown: &ShownArgs) -> Resu
     let live = live.map(|every| sweep.measure_live(every.duration()));
     let progress = ProgressDisplay::start(sweep.progress(), live, mode(display));
     let _signals = stop_on_signal(sweep.shutdown(), grace, progress.messages())?;
-    let report = sweep.collect().await;
+    let (report, died) = match gym {
+        Some(gym) => unless_died(sweep, gym).await,
+        None => (sweep.collect().await, None),
+    };
     progress.finish(report.is_ok()).await;
     let report = report?;
+    if let Some(died) = died {
+        warn(format!(
+            "{} of {} rollouts are done and kept in {}",
+            report.rollouts.done, report.rollouts.planned, report.place
+        ));
+        return Err(died.into());
+    }
     let exit = match report.state {
         RunState::Interrupted => Exit::Interrupted,
         RunState::Stopped => Exit::Stopped,
@@ -151,6 +208,21 @@ pub(super) async fn carry_out(mut settings: Settings, shown: &ShownArgs) -> Resu
         .into()),
         exit => Ok(exit),
     }
+}
+
+/// Collects until the end, or until a server dies: then calls in flight are dropped, since they have nobody to answer.
+async fn unless_died(
+    sweep: Sweep,
+    gym: &mut Launch,
+) -> (Result<SweepReport, Error>, Option<LaunchError>) {
+    let shutdown = sweep.shutdown();
+    let mut collect = pin!(sweep.collect());
+    let died = tokio::select! {
+        report = &mut collect => return (report, None),
+        died = gym.died() => died,
+    };
+    shutdown.abort();
+    (collect.await, Some(died))
 }
 
 /// The run is incomplete although --require-complete is set.
@@ -193,7 +265,14 @@ fn mode(display: &DisplayArgs) -> ProgressMode {
 
 /// `rollstream plan`: prints what `collect` would do. Sends nothing and writes nothing.
 pub(super) async fn plan(args: CollectArgs) -> Result<Exit, Error> {
-    let mut settings = args.settings()?;
+    let mut settings = args.resolve_and_tell()?.settings;
+    if !settings.config_paths.is_empty() {
+        return Err(Error::Usage(
+            "a plan starts no servers and prepares no data: leave out --gym-config, and give a task file (--input) and \
+             the address of servers that run (--head-server)"
+                .to_owned(),
+        ));
+    }
     // `collect` raises the limit too, and the plan shows it.
     raise_open_files();
     let _sim = simulate(&mut settings).await?;

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use serde_json::Value;
 
+use super::gym_eval;
 use crate::config::{ConfigError, typed_text, typed_value};
 use crate::error::Error;
 
@@ -70,12 +71,13 @@ const PROFILE: Keys = &[
     ("allow_partial_rollouts", Switch("--allow-partial")),
 ];
 
-/// Translates the `+key=value` and `++key=value` of a command line to options, for commands that have such keys.
+/// Translates `gym eval ...` to our commands, and the `+key=value` and `++key=value` of a command line to options, for
+/// commands that have such keys.
 ///
 /// # Errors
 /// The command has no such key, or the value has a wrong type.
 pub fn translated(arguments: impl IntoIterator<Item = OsString>) -> Result<Vec<OsString>, Error> {
-    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let arguments = gym_eval::translated(arguments.into_iter().collect())?;
     let command = arguments.get(1).and_then(|command| command.to_str());
     let (command, keys) = match command {
         Some("aggregate") => ("aggregate", AGGREGATE),

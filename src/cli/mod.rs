@@ -11,6 +11,7 @@ mod config;
 mod doubts;
 mod export;
 mod gate;
+mod gym_eval;
 mod gym_keys;
 mod gym_output;
 mod health;
@@ -60,6 +61,7 @@ use view::{ReportArgs, ViewArgs};
 
 use crate::error::Error;
 use crate::guide;
+use crate::launch;
 use crate::show::{terminal_width, wrapped_page};
 
 const EXIT_CODES: &str = "\
@@ -125,6 +127,9 @@ pub enum Command {
     Export(ExportArgs),
     /// Serve simulated agents and a head server, for demos, tests and benchmarks
     Sim(Box<SimArgs>),
+    /// Run a program until standard input ends, then end all that descends from it
+    #[command(hide = true)]
+    Supervise(SuperviseArgs),
     /// Print the completion script for a shell
     #[command(
         after_help = "Example: rollstream completions bash > ~/.local/share/bash-completion/completions/rollstream"
@@ -137,6 +142,16 @@ pub enum Command {
 pub struct CompletionsArgs {
     /// The shell
     pub shell: clap_complete::Shell,
+}
+
+/// The options of `supervise`.
+#[derive(Debug, Args)]
+pub struct SuperviseArgs {
+    /// The program
+    pub program: OsString,
+    /// Its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub arguments: Vec<OsString>,
 }
 
 impl CompletionsArgs {
@@ -220,6 +235,12 @@ async fn run(cli: Cli) -> Result<Exit, Error> {
         Command::Import(args) => import::import(args).await,
         Command::Export(args) => export::export(args).await,
         Command::Sim(args) => sim::sim(*args).await,
+        Command::Supervise(args) => launch::supervise(&args.program, &args.arguments)
+            .await
+            .map(Exit::Code)
+            .map_err(|error| {
+                Error::failed(format!("cannot run {}", args.program.display()), error)
+            }),
         Command::Completions(args) => print(args.script()).map(|_| Exit::Done),
     }
 }

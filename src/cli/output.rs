@@ -40,6 +40,8 @@ pub enum Exit {
     Violated,
     /// Interrupted; it can be resumed.
     Interrupted,
+    /// As the program ended that was run.
+    Code(u8),
 }
 
 impl From<Exit> for ExitCode {
@@ -49,6 +51,7 @@ impl From<Exit> for ExitCode {
             Exit::SomeFailed => 3,
             Exit::Stopped | Exit::Violated => 4,
             Exit::Interrupted => 130,
+            Exit::Code(code) => code,
         })
     }
 }

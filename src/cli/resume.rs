@@ -52,9 +52,10 @@ pub(super) async fn resume(args: ResumeArgs) -> Result<Exit, Error> {
         extend: false,
         break_lock: false,
         shard: None,
+        split: None,
         ..settings
     };
-    let resumed = carry_out(settings, &args.shown).await;
+    let resumed = carry_out(settings, Vec::new(), &args.shown).await;
     resumed.map_err(|error| match error.cause() {
         Some(unknown @ AgentError::NoAddress { .. }) => Error::Usage(format!(
             "{unknown}. `rollstream collect --resume --output {}` takes these options",

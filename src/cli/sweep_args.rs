@@ -86,6 +86,7 @@ fn heading(group: Group) -> &'static str {
         Group::Tasks => "Tasks",
         Group::Model => "A model as the agent",
         Group::Agents => "Agents",
+        Group::GymServers => "NeMo Gym's servers",
         Group::Calls => "Calls",
         Group::Failures => "Failures",
         Group::Run => "Run",

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::option_spec::{Check, Kind};
 use super::{
     AgentKind, AgentSettings, Bytes, Concurrency, Driver, GroupFailure, KeyPath, Limit, ModelApi,
-    Repeats, Resources, RoutingMode, Rules, SeedField, ServerUrl, Shard, Span, VariableName,
+    Repeats, Resources, RoutingMode, Rules, SeedField, ServerUrl, Shard, Span, Split, VariableName,
 };
 use crate::gym::GymChoice;
 
@@ -35,7 +35,7 @@ macro_rules! option_values {
 }
 
 option_values! {
-    Text, Some(parses::<Self>) => Span, Limit, Bytes, Shard, SeedField, GymChoice;
+    Text, Some(parses::<Self>) => Span, Limit, Bytes, Shard, SeedField, Split, GymChoice;
     Text, Some(any) => String, PathBuf, RoutingMode, AgentKind, ModelApi, Resources, Driver, Rules, GroupFailure;
     Text, None => VariableName, ServerUrl;
     Texts, Some(any) => Vec<String>;

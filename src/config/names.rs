@@ -1,4 +1,4 @@
-//! Checked names: [`SeedField`] of a request, [`VariableName`] of the environment, [`ServerUrl`].
+//! Checked names: [`SeedField`] of a request, [`Split`] of data sets, [`VariableName`] of the environment, [`ServerUrl`].
 //!
 //! Secrets are only ever given by the name of the environment variable that holds them. Errors about a variable or an
 //! address never repeat the text: it may be a secret in the wrong place.
@@ -12,8 +12,49 @@ use url::Url;
 
 use super::fields::{read_as_text, written_as_printed};
 
-read_as_text!(VariableName, ServerUrl);
-written_as_printed!(VariableName, ServerUrl);
+read_as_text!(Split, VariableName, ServerUrl);
+written_as_printed!(Split, VariableName, ServerUrl);
+
+/// The split of NeMo Gym's data sets that is prepared as the input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Split {
+    /// `train`.
+    Train,
+    /// `validation`.
+    Validation,
+    /// `benchmark`.
+    Benchmark,
+}
+
+impl fmt::Display for Split {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Train => "train",
+            Self::Validation => "validation",
+            Self::Benchmark => "benchmark",
+        })
+    }
+}
+
+impl FromStr for Split {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let all = [Self::Train, Self::Validation, Self::Benchmark];
+        let found = all
+            .into_iter()
+            .find(|split| split.to_string() == text.trim());
+        found.ok_or_else(|| {
+            let remedy = "use train, validation or benchmark";
+            if text.trim() == "example" {
+                return format!(
+                    "examples are not prepared as a split: leave --split out, and give their file with --input, or {remedy}"
+                );
+            }
+            format!("unknown split '{text}'; {remedy}")
+        })
+    }
+}
 
 /// The field of a request that carries the rollout index as a sampling seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]

@@ -163,6 +163,7 @@ pub(crate) enum Group {
     Tasks,
     Model,
     Agents,
+    GymServers,
     Calls,
     Failures,
     Run,

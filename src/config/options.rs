@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::fields::{gym_output, parses};
-use super::option_spec::Group::{Agents, Calls, Failures, Run, Tasks};
+use super::option_spec::Group::{Agents, Calls, Failures, GymServers, Run, Tasks};
 use super::option_spec::Identity::{Content, Routing};
 use super::option_spec::{Identity, OptionSpec, options};
 use super::{
     AgentSettings, Bytes, Concurrency, ConfigError, Limit, Repeats, RoutingMode, SeedField,
-    ServerUrl, Shard, Span, VariableName,
+    ServerUrl, Shard, Span, Split, VariableName,
 };
 use crate::gym::GymChoice;
 use crate::retry::{Backoff, Budgets};
@@ -74,6 +74,20 @@ options! {
             identity(Identity::Value);
         /// NeMo Gym head server, which knows the addresses of all agents
         head_server: Option<ServerUrl>, flag(Agents, "--head-server URL");
+        /// Start NeMo Gym's servers with this configuration file for the sweep; repeatable
+        #[serde(deserialize_with = "super::fields::many_or_none")]
+        config_paths: Vec<String>, flag(GymServers, "--gym-config FILE");
+        /// Prepare this split of the data sets in --gym-config as the input: train, validation or benchmark
+        split: Option<Split>, flag(GymServers, "--split SPLIT");
+        /// Use data that was prepared for the same output before
+        reuse_existing_data_preparation: bool, flag(GymServers, "--reuse-existing-data-preparation");
+        /// NeMo Gym's program [default: gym in $VIRTUAL_ENV/bin, in .venv/bin here or above, or on the PATH]
+        gym_program: Option<PathBuf>, flag(GymServers, "--gym-program PATH");
+        /// Leave the servers of --gym-config running; the next sweep with the same configuration uses them
+        keep_servers: bool, flag(GymServers, "--keep-servers");
+        /// Overrides (`++key=value`) that NeMo Gym's programs get, without secrets.
+        #[serde(deserialize_with = "super::fields::many_or_none")]
+        gym_overrides: Vec<String>;
         /// Version of NeMo Gym whose rules hold: 0.5, 0.7, or auto, which takes 0.7 where the head server has environment
         /// servers
         gym: GymChoice, flag(Agents, "--gym VERSION");
@@ -329,6 +343,8 @@ mod tests {
             ("requests_per_second: 0", "a number greater than zero"),
             ("max_error_rate: 20", "a share from 0 to 1"),
             ("shard: 9/8", "is not a shard"),
+            ("split: example", "give their file with --input"),
+            ("split: test", "use train, validation or benchmark"),
             (
                 "agents: {a: {concurrency: 0}}",
                 "a whole number of at least 1",

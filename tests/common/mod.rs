@@ -10,7 +10,7 @@ mod task;
 mod terminal;
 
 pub use folder::Folder;
-pub use program::{Ended, Program, Running};
+pub use program::{Ended, PATIENCE, Program, Running};
 pub use simulated::{Simulated, instant, quick_and_slow};
 pub use task::{Task, sums, task};
 pub use terminal::{BROKEN, Terminal};

@@ -71,6 +71,8 @@ pub struct Resolved {
     pub origins: BTreeMap<KeyPath, Origin>,
     /// Remarks on the overrides, for a person to read.
     pub notes: Vec<String>,
+    /// The overrides for NeMo Gym's programs that hold secrets. [`Settings::gym_overrides`] has the others.
+    pub gym_secrets: Vec<String>,
 }
 
 impl Layers {
@@ -127,12 +129,15 @@ impl Layers {
             }
         }
         let model_agent = tree.name_model();
-        let (settings, origins) = tree.finish()?;
+        let (mut settings, origins) = tree.finish()?;
         environment::refuse_unknown(&environment.unknown, &settings)?;
+        let (forwarded, notes) = overrides.finish(!settings.config_paths.is_empty())?;
+        settings.gym_overrides.extend(forwarded.plain);
         let mut resolved = Resolved {
             settings,
             origins,
-            notes: overrides.notes(),
+            notes,
+            gym_secrets: forwarded.secret,
         };
         resolved.place_files()?;
         resolved.complete_model(&model_agent)?;
@@ -290,6 +295,16 @@ impl Resolved {
         if settings.resume && settings.overwrite {
             let remedy = "take one of them back, for example with +overwrite=false";
             return conflict("resume", "overwrite", remedy);
+        }
+        if settings.split.is_some() && !settings.input.is_empty() {
+            let remedy = "the input is the prepared split: leave out --split to send the rows of a file to these servers";
+            return conflict("split", "input", remedy);
+        }
+        if settings.split.is_some() && settings.config_paths.is_empty() {
+            return Err(ConfigError::Missing {
+                what: "the configuration of the data sets",
+                remedy: "--split prepares what NeMo Gym's configuration declares: name it with --gym-config FILE",
+            });
         }
         if settings.shard.is_some() && settings.retry_invalid_judge_responses {
             let remedy = "parts of a run are rewritten, which one process does for all: resume it once without --shard first";

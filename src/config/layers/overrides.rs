@@ -14,6 +14,26 @@ pub(super) struct Overrides {
     host: String,
     port: u16,
     notes: Vec<String>,
+    for_gym: Vec<ForGym>,
+}
+
+/// An override that only NeMo Gym's programs can read.
+#[derive(Debug)]
+struct ForGym {
+    path: KeyPath,
+    /// The override for them.
+    text: String,
+    /// The error where none of them is started.
+    otherwise: ConfigError,
+}
+
+/// The overrides that NeMo Gym's programs get.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Forwarded {
+    /// Those without secrets.
+    pub plain: Vec<String>,
+    /// Those that hold secrets, such as `policy_api_key`.
+    pub secret: Vec<String>,
 }
 
 impl Default for Overrides {
@@ -23,6 +43,7 @@ impl Default for Overrides {
             host: String::from("127.0.0.1"),
             port: 11000,
             notes: Vec::new(),
+            for_gym: Vec::new(),
         }
     }
 }
@@ -45,9 +66,40 @@ fn split(text: &str) -> Result<(&str, &str), String> {
 }
 
 impl Overrides {
-    /// Remarks on the overrides that were read, for people.
-    pub(super) fn notes(self) -> Vec<String> {
-        self.notes
+    /// Returns what NeMo Gym's programs get, if this sweep starts them, and remarks on the overrides, for people.
+    ///
+    /// # Errors
+    /// An override has no meaning without these programs.
+    pub(super) fn finish(self, starts_gym: bool) -> Result<(Forwarded, Vec<String>), ConfigError> {
+        let mut notes = self.notes;
+        let mut forwarded = Forwarded::default();
+        for ForGym {
+            path,
+            text,
+            otherwise,
+        } in self.for_gym
+        {
+            if !starts_gym {
+                return Err(otherwise);
+            }
+            // A key of servers may be like one of ours by chance: only what looks like a slip is worth a remark.
+            let keys = Settings::options().iter().map(|option| option.key);
+            let is_slip = |name: &&str| strsim::levenshtein(path.root(), name) <= 2;
+            if meaning(path.root()).is_none()
+                && path.keys().len() == 1
+                && let Some(meant) = keys.chain(names()).find(is_slip)
+            {
+                notes.push(format!(
+                    "+{path} is passed on to NeMo Gym; if it is not meant for it: did you mean `{meant}`?"
+                ));
+            }
+            if is_secret(&path, &text) {
+                forwarded.secret.push(text);
+            } else {
+                forwarded.plain.push(text);
+            }
+        }
+        Ok((forwarded, notes))
     }
 
     /// Reads one override; none if it changes nothing.
@@ -72,6 +124,10 @@ impl Overrides {
         };
         let (path, value) = match meaning(path.root()) {
             Some(Meaning::Nothing(reason)) => return Err(no_meaning(reason)),
+            Some(Meaning::Servers(reason)) => {
+                self.pass_on(path, signed, text, no_meaning(reason));
+                return Ok(None);
+            }
             Some(Meaning::Anyway(reason)) => {
                 let note = format!("{signed} changes nothing: {reason}");
                 self.notes.push(note);
@@ -102,11 +158,13 @@ impl Overrides {
             }
             None => {
                 let keys = Settings::options().iter().map(|option| option.key);
-                return Err(ConfigError::UnknownKey {
+                let unknown = ConfigError::UnknownKey {
                     key: path.to_string(),
                     hint: suggestion(path.root(), keys.chain(names())),
                     origin,
-                });
+                };
+                self.pass_on(path, signed, text, unknown);
+                return Ok(None);
             }
         };
         Ok(Some(Assignment {
@@ -114,6 +172,17 @@ impl Overrides {
             value,
             origin,
         }))
+    }
+
+    /// Keeps an override for NeMo Gym's programs. The later of two for the same key wins, which Hydra would refuse.
+    fn pass_on(&mut self, path: KeyPath, signed: &str, text: &str, otherwise: ConfigError) {
+        self.for_gym.retain(|known| known.path != path);
+        let key = signed.trim_start_matches('+');
+        self.for_gym.push(ForGym {
+            path,
+            text: format!("++{key}={text}"),
+            otherwise,
+        });
     }
 
     /// One address of the host and port so far, or a whole address.
@@ -153,6 +222,15 @@ impl Overrides {
     }
 }
 
+/// Whether an override holds a secret, by its name. A reference such as `${oc.env:KEY}` is none.
+fn is_secret(path: &KeyPath, text: &str) -> bool {
+    let value = text.split_once('=').map_or("", |(_, value)| value);
+    let name = path.keys().last().map_or("", String::as_str).to_lowercase();
+    let words = ["api_key", "apikey", "token", "password", "secret"];
+    let is_named = words.iter().any(|word| name.ends_with(word)) || value.contains("api_key");
+    is_named && !value.starts_with("${") && !matches!(value, "" | "null")
+}
+
 fn renamed(path: &KeyPath, root: &str) -> KeyPath {
     let below = path.keys().iter().skip(1).map(String::as_str);
     KeyPath::new(std::iter::once(root).chain(below))
@@ -182,21 +260,22 @@ pub(super) enum Meaning {
     Only(&'static str, &'static str),
     /// No value changes anything, for this reason.
     Anyway(&'static str),
+    /// A setting of NeMo Gym's servers: only a sweep that starts them takes it, for this reason.
+    Servers(&'static str),
     /// No meaning, for this reason.
     Nothing(&'static str),
 }
 
-const SERVERS: &str = "it starts or configures NeMo Gym's servers, which rollstream only talks to; start them with NeMo Gym, \
-     then give --head-server http://127.0.0.1:11000 (or --agent-url NAME=URL)";
-const MODEL: &str =
-    "the model is the agent's own setting; give it to NeMo Gym when its servers are started";
+const SERVERS: &str = "it configures NeMo Gym's servers, and this sweep starts none; name their configuration with \
+     +config_paths=[...] or --gym-config, or start them with NeMo Gym, then give --head-server http://127.0.0.1:11000";
+const MODEL: &str = "the model is the setting of an agent, and this sweep starts none; give it to NeMo Gym where the servers are \
+     started, or start them here with +config_paths=[...] or --gym-config";
 const SHARDS: &str = "there are no shards to merge: the runs stay as they are, and \
      `rollstream sql RUN... -c 'select ...'` asks questions of any number of them";
 const PROFILE: &str = "a run is profiled by `rollstream collect` itself, and a partial one too; see the run's metrics/ \
      or ask `rollstream sql RUN`";
 const UPLOAD: &str = "nothing is uploaded to trackers; send the run to an object store with --output s3://bucket/run, \
      or leave this option out";
-const DATASET: &str = "datasets are not prepared here; prepare them with NeMo Gym and give the task file with --input";
 
 /// NeMo Gym's options that are not the names of settings (those are in their declarations).
 const OTHERS: &[(&[&str], Meaning)] = &[
@@ -233,16 +312,15 @@ const OTHERS: &[(&[&str], Meaning)] = &[
     ),
     (
         &[
-            "config_paths",
             "default_host",
             "error_on_almost_servers",
             "skip_verification",
         ],
-        Meaning::Nothing(SERVERS),
+        Meaning::Servers(SERVERS),
     ),
     (
         &["policy_base_url", "policy_api_key", "policy_model_name"],
-        Meaning::Nothing(MODEL),
+        Meaning::Servers(MODEL),
     ),
     (&["input_glob", "merge_shards"], Meaning::Nothing(SHARDS)),
     (
@@ -253,10 +331,6 @@ const OTHERS: &[(&[&str], Meaning)] = &[
             "pass_threshold",
         ],
         Meaning::Nothing(PROFILE),
-    ),
-    (
-        &["split", "reuse_existing_data_preparation"],
-        Meaning::Nothing(DATASET),
     ),
     (
         &["wandb_project", "wandb_name", "wandb_api_key"],
@@ -313,9 +387,40 @@ mod tests {
         let mut overrides = Overrides::default();
         let read = texts.iter().map(|text| overrides.read(text));
         let pair = |read: Assignment| (read.path.to_string(), read.value);
-        read.filter_map(Result::transpose)
-            .map(|read| read.map(pair))
-            .collect()
+        let read = read.filter_map(Result::transpose);
+        let read = read.map(|read| read.map(pair)).collect::<Result<_, _>>()?;
+        overrides.finish(false)?;
+        Ok(read)
+    }
+
+    #[test]
+    fn what_only_servers_know_is_passed_on_to_them_once_and_secrets_apart() {
+        let mut overrides = Overrides::default();
+        for text in [
+            "+policy_model_name=a",
+            "++policy_model_name=b",
+            "+policy_api_key=sk-1",
+            "+judge.api_key=${oc.env:KEY}",
+            "+my_agent.responses_api_agents.a.max_steps=3",
+            "+num_repeat=4",
+        ] {
+            assert!(overrides.read(text).unwrap().is_none(), "{text}");
+        }
+        let (forwarded, notes) = overrides.finish(true).unwrap();
+        assert_eq!(
+            forwarded.plain,
+            [
+                "++policy_model_name=b",
+                "++judge.api_key=${oc.env:KEY}",
+                "++my_agent.responses_api_agents.a.max_steps=3",
+                "++num_repeat=4",
+            ]
+        );
+        assert_eq!(forwarded.secret, ["++policy_api_key=sk-1"]);
+        assert!(
+            notes.len() == 1 && notes[0].contains("did you mean `num_repeats`?"),
+            "{notes:?}"
+        );
     }
 
     #[test]
@@ -396,7 +501,7 @@ mod tests {
                 .unwrap()
                 .is_none()
         );
-        let notes = overrides.notes();
+        let (_, notes) = overrides.finish(false).unwrap();
         let start = "+retain_results_in_memory changes nothing: answers go to disk";
         assert!(notes.len() == 1 && notes[0].starts_with(start), "{notes:?}");
     }
@@ -427,8 +532,7 @@ mod tests {
     #[test]
     fn what_cannot_be_granted_says_why() {
         for (text, expected) in [
-            ("+config_paths=[a.yaml]", "--head-server"),
-            ("+split=train", "--input"),
+            ("+policy_base_url=http://h", "+config_paths"),
             ("+upload_rollouts=true", "--output s3://"),
             ("+dispatch_budget_s.a=1", "nothing can stand below"),
             ("+input_glob=x*", "rollstream sql"),
@@ -467,7 +571,9 @@ mod tests {
                         "{name}"
                     );
                 }
-                Some(Meaning::Anyway(reason) | Meaning::Nothing(reason)) => {
+                Some(
+                    Meaning::Anyway(reason) | Meaning::Servers(reason) | Meaning::Nothing(reason),
+                ) => {
                     assert!(!setting(name) && !reason.is_empty(), "{name}");
                 }
                 None => panic!("{name}"),
@@ -483,6 +589,9 @@ mod tests {
             "num_repeats_add_seed",
             "responses_create_params",
             "prompt_config",
+            "config_paths",
+            "split",
+            "reuse_existing_data_preparation",
             "agent_map",
             "fan_out",
             "interleave_repeats",
@@ -506,7 +615,7 @@ mod tests {
         }
         for name in "agent_name input_jsonl_fpath output_jsonl_fpath num_samples_in_parallel resume_from_cache \
                      disable_aggregation upload_rollouts input_glob merge_shards materialized_inputs_jsonl_fpath \
-                     rollouts_jsonl_fpath allow_partial_rollouts config_paths split head_server max_resident_rollout_tasks retain_results_in_memory \
+                     rollouts_jsonl_fpath allow_partial_rollouts head_server max_resident_rollout_tasks retain_results_in_memory \
                      disable_health_check health_check_workers \
                      route_failures_to_sidecar agent_type"
             .split_whitespace()

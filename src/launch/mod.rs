@@ -1,0 +1,392 @@
+//! What happens around a sweep that NeMo Gym's own programs serve: its data is prepared and its servers are started before,
+//! and nothing of them is left after.
+//!
+//! [`Launch`] runs `gym dataset collate` and `gym env start` at the same time, each below a [`supervise`]d process that
+//! ends when this one does, however that happens:
+//!
+//! ```text
+//! rollstream collect ──pipe──► rollstream supervise ──► gym env start ──► servers, Ray
+//!                               at its end: SIGTERM, then SIGKILL, to all below
+//! ```
+//!
+//! Only the command line uses this module.
+
+mod error;
+mod process;
+mod program;
+mod readiness;
+mod supervisor;
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use tokio::time::sleep;
+
+use crate::config::{ServerUrl, Settings};
+pub use error::{LaunchError, LogEnd};
+use process::Supervised;
+pub(crate) use program::install_root;
+use program::{GymProgram, prepared_data, quoted};
+use readiness::{Head, Instance, Readiness};
+pub(crate) use supervisor::supervise;
+
+/// NeMo Gym's own address of the head server.
+const HEAD_SERVER: &str = "http://127.0.0.1:11000";
+
+/// The pause between looks at the programs and servers.
+const TICK: Duration = Duration::from_millis(200);
+
+/// The first remark on what is being waited for comes after this time, further ones at [`REMARKS`].
+const FIRST_REMARK: Duration = Duration::from_secs(10);
+const REMARKS: Duration = Duration::from_secs(30);
+
+/// NeMo Gym's programs for one sweep. Dropping it ends them, unless they are kept.
+#[derive(Debug)]
+pub struct Launch {
+    program: GymProgram,
+    /// The prepared split; none where the input is a file, or the run has its tasks already.
+    data: Option<PathBuf>,
+    reuses_data: bool,
+    keeps_servers: bool,
+    logs: Option<TempDir>,
+    preparation: Option<Supervised>,
+    servers: Option<Supervised>,
+    head: Option<Head>,
+}
+
+impl Launch {
+    /// Plans what the settings ask for; none if they name no configuration of NeMo Gym. `secrets` are overrides for its
+    /// programs that are no settings.
+    ///
+    /// # Errors
+    /// There is no NeMo Gym, or nothing to send to its servers.
+    pub fn of(settings: &Settings, secrets: Vec<String>) -> Result<Option<Self>, LaunchError> {
+        if settings.config_paths.is_empty() {
+            return Ok(None);
+        }
+        if settings.split.is_none() && settings.input.is_empty() && !settings.resume {
+            return Err(LaunchError::NoInput);
+        }
+        let program = GymProgram::find(settings, secrets)?;
+        let data = settings.split.map(|split| {
+            let folder = prepared_data(settings);
+            folder.join(format!("{split}.jsonl"))
+        });
+        Ok(Some(Self {
+            program,
+            data,
+            reuses_data: settings.reuse_existing_data_preparation,
+            keeps_servers: settings.keep_servers,
+            logs: None,
+            preparation: None,
+            servers: None,
+            head: None,
+        }))
+    }
+
+    /// Prepares the data and starts the servers, waits for both, and puts the input and the address of the head server
+    /// into the settings. `say` gets a line for each step.
+    ///
+    /// # Errors
+    /// A program failed, a server died, or the servers were not ready in time. Whoever started this calls
+    /// [`Self::stop`] then, too.
+    pub async fn start(
+        &mut self,
+        settings: &mut Settings,
+        say: impl Fn(&str),
+    ) -> Result<(), LaunchError> {
+        let started = Instant::now();
+        let logs = tempfile::Builder::new()
+            .prefix("rollstream-gym-")
+            .tempdir()
+            .map_err(LaunchError::Logs)?;
+        let folder = logs.path().to_owned();
+        self.logs = Some(logs);
+        self.prepare(&folder, &say)?;
+        let mut readiness = self.serve(settings, &folder, &say).await?;
+        let mut is_ready = false;
+        let mut remark = FIRST_REMARK;
+        loop {
+            if self.is_prepared()? {
+                self.preparation = None;
+                say(&format!(
+                    "the data is prepared ({})",
+                    seconds(started.elapsed())
+                ));
+            }
+            if !is_ready && readiness.look().await {
+                is_ready = true;
+                self.tell_ready(readiness.head_server(), started, &say);
+            }
+            self.check(readiness.head())?;
+            if is_ready && self.preparation.is_none() {
+                break;
+            }
+            if !is_ready && readiness.is_late() {
+                return Err(LaunchError::Deadline {
+                    waited: seconds(started.elapsed()),
+                    missing: readiness.missing().await,
+                    log: self.log_of(None),
+                });
+            }
+            if started.elapsed() >= remark {
+                let missing = if is_ready {
+                    "the data".to_owned()
+                } else {
+                    readiness.missing().await
+                };
+                say(&format!(
+                    "waiting for {missing} ({})",
+                    seconds(started.elapsed())
+                ));
+                remark = started.elapsed() + REMARKS;
+            }
+            sleep(TICK).await;
+        }
+        let head = readiness.into_head();
+        settings.head_server = Some(head.url().clone());
+        self.head = Some(head);
+        if let Some(data) = &self.data {
+            settings.input = vec![data.display().to_string()];
+        }
+        Ok(())
+    }
+
+    /// Says that the servers are ready. From here on, those that are kept outlive this process.
+    fn tell_ready(&mut self, head: &Head, started: Instant, say: &impl Fn(&str)) {
+        say(&format!(
+            "NeMo Gym's {} servers are ready ({})",
+            head.servers().len(),
+            seconds(started.elapsed())
+        ));
+        if let Some(servers) = self.servers.as_mut().filter(|_| self.keeps_servers) {
+            servers.keep();
+            say(&format!(
+                "the servers stay at {}; to stop them: kill {}",
+                head.url(),
+                servers.pid()
+            ));
+        }
+    }
+
+    /// Starts to prepare the data, unless that of an earlier sweep is reused.
+    fn prepare(&mut self, logs: &Path, say: &impl Fn(&str)) -> Result<(), LaunchError> {
+        let Some((data, folder)) = self
+            .data
+            .as_deref()
+            .and_then(|data| Some((data, data.parent()?)))
+        else {
+            return Ok(());
+        };
+        if self.reuses_data && data.exists() {
+            say(&format!(
+                "uses the data prepared before: {}",
+                data.display()
+            ));
+            return Ok(());
+        }
+        let more = [
+            "++mode=train_preparation".to_owned(),
+            "++should_download=true".to_owned(),
+            format!("++output_dirpath={}", quoted(&folder.display().to_string())),
+        ];
+        say(&format!("prepares {}", data.display()));
+        let arguments = self.program.arguments(&["dataset", "collate"], more);
+        let log = logs.join("data.log");
+        self.preparation = Some(Supervised::start(&self.program, arguments, log)?);
+        Ok(())
+    }
+
+    /// Returns whether the preparation of the data has just ended well.
+    fn is_prepared(&mut self) -> Result<bool, LaunchError> {
+        let (Some(preparation), Some(data)) = (&mut self.preparation, &self.data) else {
+            return Ok(false);
+        };
+        let Some(how) = preparation.ended() else {
+            return Ok(false);
+        };
+        if !how.success() {
+            return Err(LaunchError::Failed {
+                command: "gym dataset collate",
+                how,
+                log: preparation.log_end(&self.program),
+            });
+        }
+        if !data.exists() {
+            return Err(LaunchError::NoData {
+                path: data.clone(),
+                log: preparation.log_end(&self.program),
+            });
+        }
+        Ok(true)
+    }
+
+    /// Starts the servers, or finds those that an earlier sweep has kept.
+    async fn serve(
+        &mut self,
+        settings: &Settings,
+        logs: &Path,
+        say: &impl Fn(&str),
+    ) -> Result<Readiness, LaunchError> {
+        let url = match &settings.head_server {
+            Some(url) => url.clone(),
+            None => HEAD_SERVER.parse().map_err(LaunchError::Address)?,
+        };
+        let fingerprint = self.program.fingerprint();
+        let readiness = Readiness::new(url.clone())?;
+        if readiness.has_fingerprint(&fingerprint).await {
+            say(&format!("uses the servers that run at {url}"));
+            return Ok(readiness);
+        }
+        let (host, port) = free_place(&url)?;
+        let at: ServerUrl = format!("http://{host}:{port}")
+            .parse()
+            .map_err(LaunchError::Address)?;
+        if at != url {
+            say(&format!("{url} is taken; the head server is {at}"));
+        }
+        let logs_of_servers = self.program.logs_of_servers(logs);
+        let more = [
+            format!("++head_server.host={}", quoted(&host)),
+            format!("++head_server.port={port}"),
+            format!(
+                "++nemo_gym_log_dir={}",
+                quoted(&logs_of_servers.display().to_string())
+            ),
+            format!("++rollstream_servers={fingerprint}"),
+        ];
+        say(&format!("starts NeMo Gym's servers at {at}"));
+        let arguments = self.program.arguments(&["env", "start"], more);
+        let log = logs.join("gym-env-start.log");
+        self.servers = Some(Supervised::start(&self.program, arguments, log)?);
+        Readiness::new(at)
+    }
+
+    /// Waits until one of the servers dies. Never ends while all of them are well.
+    pub async fn died(&mut self) -> LaunchError {
+        loop {
+            let head = self.head.take();
+            let checked = self.check(head.as_ref());
+            self.head = head;
+            if let Err(error) = checked {
+                return error;
+            }
+            sleep(TICK).await;
+        }
+    }
+
+    /// Fails if a server has died, or the program that started them.
+    fn check(&mut self, head: Option<&Head>) -> Result<(), LaunchError> {
+        let instances = head.map(Head::servers).unwrap_or_default();
+        let dead: Vec<&Instance> = instances
+            .iter()
+            .filter(|server| !server.is_alive())
+            .collect();
+        if let Some(first) = dead.first() {
+            // Gym looks at its servers while it starts them, and ends with the first that died; the others follow it.
+            let reported = self
+                .servers
+                .as_ref()
+                .map(|servers| servers.log_end(&self.program));
+            if let Some(server) = reported.and_then(|log| log.dead_server()) {
+                return Err(self.of_dead(server));
+            }
+            // All at once: the program that started them has ended, and is about to be reported.
+            if self.servers.is_none() || dead.len() == 1 || dead.len() < instances.len() {
+                return Err(self.of_dead(first.name.clone()));
+            }
+        }
+        let Some(servers) = &mut self.servers else {
+            return Ok(());
+        };
+        let Some(how) = servers.ended() else {
+            return Ok(());
+        };
+        let log = servers.log_end(&self.program);
+        if let Some(server) = log.dead_server() {
+            return Err(self.of_dead(server));
+        }
+        Err(LaunchError::Failed {
+            command: "gym env start",
+            how,
+            log,
+        })
+    }
+
+    fn of_dead(&self, server: String) -> LaunchError {
+        LaunchError::Died {
+            log: self.log_of(Some(&server)),
+            server,
+        }
+    }
+
+    /// Returns the end of the log of a server, or else of the program that started it. The logs outlive this process.
+    fn log_of(&self, server: Option<&str>) -> LogEnd {
+        let folder = self.logs.as_ref().map(TempDir::path);
+        let own = server.zip(folder).map(|(server, folder)| {
+            let folder = self.program.logs_of_servers(folder);
+            LogEnd::read(
+                folder.join(format!("{}.log", server.replace('/', "_"))),
+                &self.program,
+            )
+        });
+        match (own, &self.servers) {
+            (Some(own), _) if !own.is_empty() => own,
+            (_, Some(servers)) => servers.log_end(&self.program),
+            (own, None) => own.unwrap_or_default(),
+        }
+    }
+
+    /// Returns whether [`Self::stop`] has something to end.
+    pub fn will_end(&self) -> bool {
+        let mut started = self.preparation.iter().chain(&self.servers);
+        started.any(|process| !process.is_kept())
+    }
+
+    /// Ends what was started, and waits for it. Logs stay if `failed`, and those of servers that are kept.
+    pub async fn stop(&mut self, failed: bool) {
+        for process in [&mut self.preparation, &mut self.servers]
+            .into_iter()
+            .flatten()
+        {
+            process.stop().await;
+        }
+        let is_kept = self.servers.as_ref().is_some_and(Supervised::is_kept);
+        if let Some(logs) = self.logs.take().filter(|_| failed || is_kept) {
+            let _ = logs.keep();
+        }
+    }
+
+    /// Ends what was started without giving it time to end by itself.
+    pub async fn kill(&mut self) {
+        for process in [&mut self.preparation, &mut self.servers]
+            .into_iter()
+            .flatten()
+        {
+            process.kill().await;
+        }
+    }
+}
+
+/// Returns host and port for the head server: those of its address, or another port if that one is taken.
+fn free_place(url: &ServerUrl) -> Result<(String, u16), LaunchError> {
+    let wrong = || LaunchError::Address(format!("{url} is not http://HOST:PORT"));
+    let parsed = url::Url::parse(url.as_str()).map_err(|_| wrong())?;
+    let host = parsed.host_str().ok_or_else(wrong)?;
+    let port = parsed.port_or_known_default().ok_or_else(wrong)?;
+    let bare = host.trim_matches(['[', ']']);
+    match TcpListener::bind((bare, port)) {
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            let free = TcpListener::bind((bare, 0)).and_then(|listener| listener.local_addr());
+            let free = free.map_err(|source| LaunchError::NoPort { source })?;
+            Ok((host.to_owned(), free.port()))
+        }
+        _ => Ok((host.to_owned(), port)),
+    }
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1}s", time.as_secs_f64())
+}
