@@ -53,6 +53,7 @@
 //! | [`group`] | all rollouts of a prompt as one record, for a trainer |
 //! | [`import`], [`export`] | from files of NeMo Gym to a run, and back |
 //! | [`measure`] | step: metrics, comparisons, NeMo Gym's metric files |
+//! | [`track`] | what trackers (W&B, MLflow) get of a run |
 //! | `query` | the tables of runs as people query them |
 //! | [`report`] | what a command did |
 //! | [`health`] | the health checks of rollouts |
@@ -102,6 +103,7 @@ pub mod sim;
 pub mod status;
 pub mod store;
 mod sweep;
+pub mod track;
 pub mod transcript;
 mod view;
 

@@ -57,4 +57,5 @@ mod cli {
     mod status;
     mod terminal;
     mod tool_calling;
+    mod trackers;
 }

@@ -8,6 +8,7 @@ use clap::Args;
 
 use super::measurement::{DEFAULT_MEMORY, FamilyArgs};
 use super::output::{DisplayArgs, Exit, note, unless_gone, wants_colors, warn};
+use super::runs::open;
 use super::signals::{interrupted, stop_on_signal};
 use super::sweep_args::SweepArgs;
 use super::{gym_output, health, view};
@@ -21,6 +22,7 @@ use crate::show::{self, ProgressDisplay, ProgressMode};
 use crate::sim::{Sim, SimConfig};
 use crate::store::RunState;
 use crate::sweep::Sweep;
+use crate::track::{Ending, Trackers};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -149,6 +151,7 @@ async fn sweep(
     let grace = settings.grace.duration();
     let _sim = simulate(&mut settings).await?;
     let settings = gym_output::resume(settings).await?;
+    let tracked = settings.clone();
     let mut sweep = tokio::select! {
         prepared = Sweep::prepare(settings) => prepared?,
         // Nothing was sent or written yet.
@@ -158,11 +161,32 @@ async fn sweep(
     let live = live.map(|every| sweep.measure_live(every.duration()));
     let progress = ProgressDisplay::start(sweep.progress(), live, mode(display));
     let _signals = stop_on_signal(sweep.shutdown(), grace, progress.messages())?;
+    let trackers = match &place {
+        Some(place) => track(&tracked, place, &sweep, &progress, display)?,
+        None => None,
+    };
+    let shutdown = sweep.shutdown();
     let (report, died) = match gym {
         Some(gym) => unless_died(sweep, gym).await,
         None => (sweep.collect().await, None),
     };
+    let mut unlogged = Vec::new();
+    if let Some(trackers) = trackers {
+        let ending = Ending {
+            ended_well: report
+                .as_ref()
+                .is_ok_and(|report| report.stopped_by.is_none()),
+            has_metrics: report.is_ok(),
+            has_rollouts: report.is_ok() && tracked.upload_rollouts && !shutdown.is_stopping(),
+        };
+        tokio::select! {
+            warnings = trackers.finish(ending) => unlogged = warnings,
+            // A server that died has set it, too.
+            () = shutdown.aborting(), if died.is_none() => {}
+        }
+    }
     progress.finish(report.is_ok()).await;
+    unlogged.iter().for_each(warn);
     let report = report?;
     if let Some(died) = died {
         warn(format!(
@@ -223,6 +247,30 @@ async fn unless_died(
     };
     shutdown.abort();
     (collect.await, Some(died))
+}
+
+/// Starts to log the sweep to the trackers that the settings name. Processes that share a run would each log a part.
+fn track(
+    settings: &Settings,
+    place: &str,
+    sweep: &Sweep,
+    display: &ProgressDisplay,
+    shown: &DisplayArgs,
+) -> Result<Option<Trackers>, Error> {
+    let (messages, quiet) = (display.messages(), shown.quiet);
+    let tell = move |text: String| {
+        if !quiet {
+            messages.say(&format!("note: {text}"));
+        }
+    };
+    let trackers = Trackers::start(settings, &open(place)?, &sweep.progress(), tell)?;
+    if settings.shard.is_some() && trackers.is_some() {
+        note(format_args!(
+            "several processes collect this run: `rollstream export {place}` logs it to the trackers when it is complete"
+        ));
+        return Ok(None);
+    }
+    Ok(trackers)
 }
 
 /// The run is incomplete although --require-complete is set.

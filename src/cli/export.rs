@@ -11,12 +11,17 @@ use datafusion::dataframe::DataFrame;
 use futures::TryStreamExt;
 use serde_json::json;
 
-use super::output::{DisplayArgs, Exit, print, unless_gone, warn};
+use super::output::{DisplayArgs, Exit, note, print, unless_gone, warn};
 use super::runs::{open_recorded, session_of};
+use super::sweep_args::tracker_settings;
 use crate::error::Error;
 use crate::export::{ExportError, ExportReport, ExportTarget, export_nemo_gym};
+use crate::progress::Progress;
 use crate::schema;
 use crate::show::{Format, RowLimit, ShowError, open_sink};
+use crate::status;
+use crate::store::{RunRecord, RunState, RunStore};
+use crate::track::{Ending, Trackers};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,9 +31,14 @@ Examples:
   rollstream export runs/rollouts -o rollouts.csv
   rollstream export runs/rollouts --format jsonl -o - | head -1
 
+  rollstream export runs/rollouts +wandb_project=mine +wandb_name=first
+
 By default it writes NAME.jsonl, NAME_materialized_inputs.jsonl and NAME_failures.jsonl, sorted by task and rollout. \
 The other formats write the table `rollouts` with a column for every metric as one file, or with `-o -` to the standard \
-output. The name of a `.csv` or `.parquet` file says its format. CSV leaves out the columns that hold JSON and maps.";
+output. The name of a `.csv` or `.parquet` file says its format. CSV leaves out the columns that hold JSON and maps.
+
+With the keys of a tracker, or without --output, it logs the run to W&B or MLflow: to those that the keys name, or the \
+sweep's settings. Of a run that a tracker has in part, it logs the rest.";
 
 /// The options of `export`.
 #[derive(Debug, Args)]
@@ -37,9 +47,12 @@ pub struct ExportArgs {
     /// The run: a directory or an object-store prefix
     #[arg(value_name = "RUN")]
     pub run: String,
+    /// Keys of a tracker, such as +mlflow_run_name=first
+    #[arg(value_name = "+KEY=VALUE")]
+    pub overrides: Vec<String>,
     /// Where the files go: a file, a directory, or `-` for the standard output
     #[arg(long, short, value_name = "PATH")]
-    pub output: PathBuf,
+    pub output: Option<PathBuf>,
     /// Format of the files [default: by the name of the output, or else nemo-gym]
     #[arg(long, value_enum)]
     pub format: Option<ExportFormat>,
@@ -97,13 +110,17 @@ const NESTED: [&str; 5] = [
 /// `rollstream export`: writes a run as the files of another tool.
 pub(super) async fn export(args: ExportArgs) -> Result<Exit, Error> {
     let (run, record) = open_recorded(&args.run).await?;
-    let format = args
-        .format
-        .unwrap_or_else(|| ExportFormat::of(&args.output));
-    if let Some((format, extension)) = format.of_table() {
-        return export_table(&args, format, extension).await;
+    if args.output.is_none() || !args.overrides.is_empty() {
+        log(&args, &run, &record).await?;
     }
-    let target = ExportTarget::new(&args.output, &args.run)?;
+    let Some(output) = &args.output else {
+        return Ok(Exit::Done);
+    };
+    let format = args.format.unwrap_or_else(|| ExportFormat::of(output));
+    if let Some((format, extension)) = format.of_table() {
+        return export_table(&args, output, format, extension).await;
+    }
+    let target = ExportTarget::new(output, &args.run)?;
     let report = export_nemo_gym(&run, &record, &target, args.overwrite).await?;
     report.warnings.iter().for_each(warn);
     if !args.display.quiet {
@@ -112,8 +129,44 @@ pub(super) async fn export(args: ExportArgs) -> Result<Exit, Error> {
     Ok(Exit::Done)
 }
 
+/// Logs the run to trackers.
+async fn log(args: &ExportArgs, run: &RunStore, record: &RunRecord) -> Result<(), Error> {
+    let settings = status::settings(run, record)?;
+    let settings = settings.tracked_as(tracker_settings(&args.overrides)?);
+    let progress = Arc::new(Progress::default());
+    let quiet = args.display.quiet;
+    let tell = move |text| {
+        if !quiet {
+            note(text);
+        }
+    };
+    let Some(trackers) = Trackers::start(&settings, run, &progress, tell)? else {
+        return Err(Error::Usage(
+            "say where to: --output FILE, or the keys of a tracker: +wandb_project=... +wandb_name=..., or \
+             +mlflow_tracking_uri=... +mlflow_experiment_name=... +mlflow_run_name=..."
+                .to_owned(),
+        ));
+    };
+    // Nothing is collected: there are only the points of earlier processes.
+    progress.begin([]);
+    let warnings = trackers.finish(Ending {
+        ended_well: record.state == RunState::Finished,
+        has_metrics: true,
+        has_rollouts: settings.upload_rollouts,
+    });
+    match warnings.await.join("\n") {
+        none if none.is_empty() => Ok(()),
+        warnings => Err(Error::failed("", warnings)),
+    }
+}
+
 /// Writes the table of rollouts as one file, or to the standard output.
-async fn export_table(args: &ExportArgs, format: Format, extension: &str) -> Result<Exit, Error> {
+async fn export_table(
+    args: &ExportArgs,
+    output: &Path,
+    format: Format,
+    extension: &str,
+) -> Result<Exit, Error> {
     let session = session_of(&args.run).await?;
     let frame = session
         .plan("SELECT * FROM rollouts ORDER BY task_index, rollout_index")
@@ -123,13 +176,13 @@ async fn export_table(args: &ExportArgs, format: Format, extension: &str) -> Res
     } else {
         frame
     };
-    if args.output == Path::new("-") {
+    if output == Path::new("-") {
         return match write_rows(frame, format, Box::new(io::stdout())).await? {
             Ok(_) => Ok(Exit::Done),
             Err(error) => Ok(unless_gone(Err(error))?.unwrap_or(Exit::Done)),
         };
     }
-    let mut path = args.output.clone();
+    let mut path = output.to_owned();
     if path.is_dir() {
         let name = args.run.trim_end_matches('/').rsplit('/').next();
         let name = name.filter(|name| !matches!(*name, "" | "." | ".."));

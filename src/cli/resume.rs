@@ -8,6 +8,7 @@ use clap::Args;
 use super::collect::{SIMULATED, ShownArgs, carry_out};
 use super::output::Exit;
 use super::runs::open_recorded;
+use super::sweep_args::tracker_settings;
 use crate::agent::AgentError;
 use crate::config::{ServerUrl, Settings};
 use crate::error::Error;
@@ -53,7 +54,7 @@ pub(super) async fn resume(args: ResumeArgs) -> Result<Exit, Error> {
         break_lock: false,
         shard: None,
         split: None,
-        ..settings
+        ..settings.tracked_as(tracker_settings(&[])?)
     };
     let resumed = carry_out(settings, Vec::new(), &args.shown).await;
     resumed.map_err(|error| match error.cause() {

@@ -3,6 +3,7 @@
 //! Flags and `+key=value` overrides can be mixed and the later wins, so the options keep the order in which they were typed.
 //! Derived structs forget that order; this is why clap's traits are implemented by hand here.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
@@ -11,7 +12,9 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_pars
 use serde_json::Value;
 
 use crate::config::option_spec::{Flag, Group, Target, flags};
-use crate::config::{Argument, KeyPath, Layers, name_and_value, parameter_and_value};
+use crate::config::{
+    Argument, ConfigError, KeyPath, Layers, Settings, name_and_value, parameter_and_value,
+};
 
 /// The configuration file and the settings on the command line, in the order in which they were typed.
 #[derive(Debug, Clone, Default)]
@@ -31,6 +34,21 @@ impl SweepArgs {
             None => layers,
         }
     }
+}
+
+/// Returns the keys of trackers that overrides and the environment of this process set.
+///
+/// # Errors
+/// An override is wrong.
+pub(super) fn tracker_settings(overrides: &[String]) -> Result<Settings, ConfigError> {
+    let is_of_tracker = |name: &OsString| {
+        let name = name.to_string_lossy();
+        name.contains("WANDB") || name.contains("MLFLOW")
+    };
+    let variables = std::env::vars_os().filter(|(name, _)| is_of_tracker(name));
+    let overrides = overrides.iter().cloned().map(Argument::Override);
+    let layers = Layers::new().environment(variables).arguments(overrides);
+    layers.resolve().map(|resolved| resolved.settings)
 }
 
 const CONFIG: &str = "config";

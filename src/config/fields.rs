@@ -13,7 +13,8 @@ use serde_json::{Map, Value};
 use super::option_spec::{Check, Kind};
 use super::{
     AgentKind, AgentSettings, Bytes, Concurrency, Driver, GroupFailure, KeyPath, Limit, ModelApi,
-    Repeats, Resources, RoutingMode, Rules, SeedField, ServerUrl, Shard, Span, Split, VariableName,
+    Repeats, Resources, RoutingMode, Rules, Secret, SeedField, ServerUrl, Shard, Span, Split,
+    VariableName,
 };
 use crate::gym::GymChoice;
 
@@ -37,7 +38,7 @@ macro_rules! option_values {
 option_values! {
     Text, Some(parses::<Self>) => Span, Limit, Bytes, Shard, SeedField, Split, GymChoice;
     Text, Some(any) => String, PathBuf, RoutingMode, AgentKind, ModelApi, Resources, Driver, Rules, GroupFailure;
-    Text, None => VariableName, ServerUrl;
+    Text, None => VariableName, ServerUrl, Secret;
     Texts, Some(any) => Vec<String>;
     Texts, None => Vec<ServerUrl>;
     Scalar, Some(parses::<Self>) => Concurrency, f64, i64;

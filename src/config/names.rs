@@ -1,7 +1,8 @@
-//! Checked names: [`SeedField`] of a request, [`Split`] of data sets, [`VariableName`] of the environment, [`ServerUrl`].
+//! Checked names: [`SeedField`] of a request, [`Split`] of data sets, [`VariableName`] of the environment, [`ServerUrl`],
+//! and a [`Secret`].
 //!
-//! Secrets are only ever given by the name of the environment variable that holds them. Errors about a variable or an
-//! address never repeat the text: it may be a secret in the wrong place.
+//! Secrets for agents are only ever given by the name of the environment variable that holds them. Errors about a variable
+//! or an address never repeat the text: it may be a secret in the wrong place.
 
 use std::fmt;
 use std::ops::Deref;
@@ -13,7 +14,7 @@ use url::Url;
 use super::fields::{read_as_text, written_as_printed};
 
 read_as_text!(Split, VariableName, ServerUrl);
-written_as_printed!(Split, VariableName, ServerUrl);
+written_as_printed!(Split, VariableName, ServerUrl, Secret);
 
 /// The split of NeMo Gym's data sets that is prepared as the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,6 +118,45 @@ impl Deref for VariableName {
 impl fmt::Display for VariableName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// A key that NeMo Gym's settings hold themselves. It is printed and written as [`Secret::MASK`], so that `run.json` and
+/// `rollstream config` do not have it; who resumes a run gives it again.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Stands for every secret, as in NeMo Gym.
+    pub const MASK: &'static str = "****";
+
+    /// Returns the secret itself, for the request that needs it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// Reads a secret; one that was masked is not known.
+    pub(super) fn read<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<Self>, D::Error> {
+        let text = Option::<String>::deserialize(reader)?;
+        Ok(text.filter(|text| text != Self::MASK).map(Self))
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
+        String::deserialize(reader).map(Self)
+    }
+}
+
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Self::MASK)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Self::MASK)
     }
 }
 

@@ -13,14 +13,15 @@ use super::option_spec::Group::{Agents, Calls, Failures, GymServers, Run, Tasks}
 use super::option_spec::Identity::{Content, Routing};
 use super::option_spec::{Identity, OptionSpec, options};
 use super::{
-    AgentSettings, Bytes, Concurrency, ConfigError, Limit, Repeats, RoutingMode, SeedField,
+    AgentSettings, Bytes, Concurrency, ConfigError, Limit, Repeats, RoutingMode, Secret, SeedField,
     ServerUrl, Shard, Span, Split, VariableName,
 };
 use crate::gym::GymChoice;
 use crate::retry::{Backoff, Budgets};
 
 options! {
-    /// The options of a run. They hold no secrets, only the names of environment variables that hold them.
+    /// The options of a run. Secrets are given by the names of environment variables that hold them; the keys of trackers
+    /// are masked wherever they are written.
     pub struct Settings {
         /// Task file (JSONL, also .gz and .zst): path, glob, object-store URL or - for stdin; repeatable
         #[serde(deserialize_with = "super::fields::one_or_many")]
@@ -236,6 +237,24 @@ options! {
         queries: Option<PathBuf>, flag(Run, "--queries DIR");
         /// A parameter of the metrics (`rollstream metrics` lists them); repeatable
         params: Map<String, Value>, flag(Run, "--param NAME=VALUE");
+        /// The W&B project to log to, together with `wandb_name`.
+        wandb_project: Option<String>;
+        /// The name of the W&B run.
+        wandb_name: Option<String>;
+        /// The key for W&B; without it, the login of its Python package counts.
+        #[serde(deserialize_with = "Secret::read")]
+        wandb_api_key: Option<Secret>, gym_variable("WANDB_API_KEY", text);
+        /// The MLflow server to log to, together with `mlflow_experiment_name` and `mlflow_run_name`.
+        mlflow_tracking_uri: Option<ServerUrl>, gym_variable("MLFLOW_TRACKING_URI", server);
+        /// The bearer token for MLflow.
+        #[serde(deserialize_with = "Secret::read")]
+        mlflow_tracking_token: Option<Secret>, gym_variable("MLFLOW_TRACKING_TOKEN", text);
+        /// The experiment in MLflow, created if there is none of this name.
+        mlflow_experiment_name: Option<String>;
+        /// The name of the run in MLflow.
+        mlflow_run_name: Option<String>;
+        /// Send the rollouts to the trackers too.
+        upload_rollouts: bool = true;
         /// Settings of the simulated agent, not interpreted here.
         sim: Map<String, Value>;
     }
@@ -245,6 +264,18 @@ options! {
 fn count(value: &OsStr) -> Option<Value> {
     let count: u32 = value.to_str()?.trim().parse().ok()?;
     (count >= 1).then(|| count.into())
+}
+
+/// Reads an environment variable of a tracker.
+fn text(value: &OsStr) -> Option<Value> {
+    Some(value.to_str()?.into())
+}
+
+/// Reads the address of a server from an environment variable. MLflow takes other addresses too, such as those of files:
+/// they are for other programs.
+fn server(value: &OsStr) -> Option<Value> {
+    let url: ServerUrl = value.to_str()?.parse().ok()?;
+    Some(url.as_str().into())
 }
 
 /// Reads a switch of NeMo Gym's environment: every value but an empty text, `0` and `false` means yes.
@@ -258,6 +289,22 @@ impl Settings {
     #[must_use]
     pub fn without_rows(self) -> Self {
         self.reset(|option| option.identity != Identity::No && option.key != "agents")
+    }
+
+    /// Takes the keys of trackers that are set in `given`; a run on record has them, but for secrets.
+    #[must_use]
+    pub fn tracked_as(self, given: Self) -> Self {
+        Self {
+            wandb_project: given.wandb_project.or(self.wandb_project),
+            wandb_name: given.wandb_name.or(self.wandb_name),
+            wandb_api_key: given.wandb_api_key.or(self.wandb_api_key),
+            mlflow_tracking_uri: given.mlflow_tracking_uri.or(self.mlflow_tracking_uri),
+            mlflow_tracking_token: given.mlflow_tracking_token.or(self.mlflow_tracking_token),
+            mlflow_experiment_name: given.mlflow_experiment_name.or(self.mlflow_experiment_name),
+            mlflow_run_name: given.mlflow_run_name.or(self.mlflow_run_name),
+            upload_rollouts: given.upload_rollouts && self.upload_rollouts,
+            ..self
+        }
     }
 
     /// Returns the task files.

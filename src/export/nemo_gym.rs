@@ -282,6 +282,7 @@ impl Stamper {
 pub struct RolloutRows {
     stamper: Stamper,
     answers: Rows<Answer>,
+    failures: Option<Rows<Answer>>,
 }
 
 impl RolloutRows {
@@ -294,6 +295,24 @@ impl RolloutRows {
         Ok(Self {
             stamper: Stamper::new(&session, record, true).await?,
             answers: Rows::of(&session, ROLLOUTS, Answer::rows).await?,
+            failures: None,
+        })
+    }
+
+    /// Opens a run; the rollouts are followed by the attempts that NeMo Gym's file of failures has.
+    ///
+    /// # Errors
+    /// The run cannot be read.
+    pub(crate) async fn with_failures(
+        run: &RunStore,
+        record: &RunRecord,
+    ) -> Result<Self, ExportError> {
+        let session = open(run).await?;
+        let failures = failed_attempts(&session, record.rules()).await?;
+        Ok(Self {
+            stamper: Stamper::new(&session, record, record.rules().health).await?,
+            answers: Rows::of(&session, ROLLOUTS, Answer::rows).await?,
+            failures: Some(Rows::start(failures, Answer::rows).await?),
         })
     }
 
@@ -302,8 +321,13 @@ impl RolloutRows {
     /// # Errors
     /// The run cannot be read.
     pub async fn next(&mut self) -> Result<Option<String>, ExportError> {
-        let Some(row) = self.answers.next().await? else {
-            return Ok(None);
+        let row = match (self.answers.next().await?, &mut self.failures) {
+            (Some(row), _) => row,
+            (None, Some(failures)) => match failures.next().await? {
+                Some(row) => row,
+                None => return Ok(None),
+            },
+            (None, None) => return Ok(None),
         };
         let line = self.stamper.line(&row)?;
         Ok(Some(line.unwrap_or_else(|_| {

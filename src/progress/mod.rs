@@ -2,6 +2,7 @@
 //! report read it.
 
 mod recent;
+mod series;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,6 +16,8 @@ use arrow::array::{
 
 use self::recent::{Landed, Recent};
 pub use self::recent::{Rates, SPAN};
+pub use self::series::Point;
+use self::series::{End, Series};
 use crate::gym::GymRules;
 use crate::outcome::OK;
 use crate::retry::FailureClass;
@@ -44,6 +47,9 @@ struct State {
     max_failures: u64,
     /// Failures that became notices, by agent, class and HTTP status.
     noticed: BTreeMap<(String, String, i32), u64>,
+    /// Whether the series is kept, and what there is of it.
+    keeps_series: bool,
+    series: Option<Series>,
 }
 
 /// Beyond this many notices the oldest ones are dropped.
@@ -213,6 +219,8 @@ impl Default for Progress {
                 notices: VecDeque::new(),
                 max_failures: 0,
                 noticed: BTreeMap::new(),
+                keeps_series: false,
+                series: None,
             }),
         }
     }
@@ -221,7 +229,31 @@ impl Default for Progress {
 impl Progress {
     /// Begins with these counts.
     pub fn begin(&self, agents: impl IntoIterator<Item = (String, AgentProgress)>) {
-        self.state().agents = agents.into_iter().collect();
+        let mut state = self.state();
+        state.agents = agents.into_iter().collect();
+        state.series = state
+            .keeps_series
+            .then(|| Series::new(state.agents.values()));
+    }
+
+    /// Keeps a [`Point`] for each percent of the rollouts, from [`Self::begin`] on.
+    pub fn keep_series(&self) {
+        self.state().keeps_series = true;
+    }
+
+    /// Whether [`Self::begin`] was called, if the series is kept: from then on, the run exists.
+    pub fn has_begun(&self) -> bool {
+        self.state().series.is_some()
+    }
+
+    /// Returns the points of the series from this number on.
+    pub fn points(&self, from: usize) -> Vec<Point> {
+        let state = self.state();
+        let points = state
+            .series
+            .as_ref()
+            .map(|series| series.points.get(from..));
+        points.flatten().unwrap_or_default().to_vec()
     }
 
     /// Adds what earlier processes collected of a task. Their rollouts are counted as done already.
@@ -362,6 +394,21 @@ impl Progress {
                     *agent.failed.entry(class.to_owned()).or_default() += 1;
                     landed.finished += 1;
                 }
+            }
+            let end = match class {
+                OK if is_masked => Some(End::Masked),
+                OK => Some(End::Scored),
+                _ if class == FailureClass::NotPersisted.name() => Some(End::Omitted),
+                _ => columns.terminal.value(row).then_some(End::Failed),
+            };
+            if let State {
+                series: Some(series),
+                agents,
+                ..
+            } = &mut *state
+                && let Some(end) = end
+            {
+                series.count(name, end, valid(columns.rewards, row), agents);
             }
         }
         state.recent.add(landed);

@@ -34,11 +34,13 @@ const MAX_CHECKS: usize = 32;
 const UPLOAD_BUFFER: usize = 256 * 1024;
 
 /// Files of a run beside its tables, its journal and its locks.
-const DOCUMENTS: [&str; 4] = [
+const DOCUMENTS: [&str; 6] = [
     "run.json",
     "aggregate_metrics.json",
     "reward_profiling.jsonl",
     "agent_metrics.json",
+    "tracker_mlflow.json",
+    "tracker_wandb.json",
 ];
 
 /// The parts of a table.
@@ -131,7 +133,7 @@ impl RunStore {
     }
 
     /// The text of a JSON object of the run.
-    pub(super) fn json(
+    pub(crate) fn json(
         &self,
         relative: &str,
         value: &impl Serialize,

@@ -274,15 +274,13 @@ const SHARDS: &str = "there are no shards to merge: the runs stay as they are, a
      `rollstream sql RUN... -c 'select ...'` asks questions of any number of them";
 const PROFILE: &str = "a run is profiled by `rollstream collect` itself, and a partial one too; see the run's metrics/ \
      or ask `rollstream sql RUN`";
-const UPLOAD: &str = "nothing is uploaded to trackers; send the run to an object store with --output s3://bucket/run, \
-     or leave this option out";
 
 /// NeMo Gym's options that are not the names of settings (those are in their declarations).
 const OTHERS: &[(&[&str], Meaning)] = &[
     (&["head_server"], Meaning::HeadServer),
     (
-        &["upload_rollouts", "upload_rollouts_to_wandb"],
-        Meaning::Only("false", UPLOAD),
+        &["upload_rollouts_to_wandb"],
+        Meaning::Setting("upload_rollouts"),
     ),
     (&["agent_type"], Meaning::Only("null", SERVERS)),
     (
@@ -331,10 +329,6 @@ const OTHERS: &[(&[&str], Meaning)] = &[
             "pass_threshold",
         ],
         Meaning::Nothing(PROFILE),
-    ),
-    (
-        &["wandb_project", "wandb_name", "wandb_api_key"],
-        Meaning::Nothing(UPLOAD),
     ),
     (
         &["skills"],
@@ -476,6 +470,12 @@ mod tests {
             ("+dispatch_budget_s=0", "dispatch_budget_s", json!(0)),
             ("+drain_margin_s=null", "drain_margin_s", json!(null)),
             (
+                "+upload_rollouts_to_wandb=false",
+                "upload_rollouts",
+                json!(false),
+            ),
+            ("+wandb_api_key=007", "wandb_api_key", json!("007")),
+            (
                 "+count_failure_classes_as_zero=[a,b]",
                 "count_failure_classes_as_zero",
                 json!(["a", "b"]),
@@ -492,9 +492,7 @@ mod tests {
     #[test]
     fn what_happens_anyway_is_no_setting_and_may_be_said() {
         let mut overrides = Overrides::default();
-        for text in ["+upload_rollouts=false", "+agent_type=null"] {
-            assert!(overrides.read(text).unwrap().is_none(), "{text}");
-        }
+        assert!(overrides.read("+agent_type=null").unwrap().is_none());
         assert!(
             overrides
                 .read("+retain_results_in_memory=true")
@@ -533,7 +531,6 @@ mod tests {
     fn what_cannot_be_granted_says_why() {
         for (text, expected) in [
             ("+policy_base_url=http://h", "+config_paths"),
-            ("+upload_rollouts=true", "--output s3://"),
             ("+dispatch_budget_s.a=1", "nothing can stand below"),
             ("+input_glob=x*", "rollstream sql"),
             ("+allow_partial_rollouts=true", "profiled"),
@@ -608,13 +605,21 @@ mod tests {
             "dispatch_longest_first",
             "retry_terminal_timeouts",
             "retry_invalid_judge_responses",
+            "upload_rollouts",
+            "wandb_project",
+            "wandb_name",
+            "wandb_api_key",
+            "mlflow_tracking_uri",
+            "mlflow_tracking_token",
+            "mlflow_experiment_name",
+            "mlflow_run_name",
         ];
         for name in same {
             let is_setting = Settings::options().iter().any(|option| option.key == name);
             assert!(meaning(name).is_none() && is_setting);
         }
         for name in "agent_name input_jsonl_fpath output_jsonl_fpath num_samples_in_parallel resume_from_cache \
-                     disable_aggregation upload_rollouts input_glob merge_shards materialized_inputs_jsonl_fpath \
+                     disable_aggregation upload_rollouts_to_wandb input_glob merge_shards materialized_inputs_jsonl_fpath \
                      rollouts_jsonl_fpath allow_partial_rollouts head_server max_resident_rollout_tasks retain_results_in_memory \
                      disable_health_check health_check_workers \
                      route_failures_to_sidecar agent_type"

@@ -1,0 +1,238 @@
+//! W&B and MLflow get of a sweep what NeMo Gym's exporters give them, and cost it nothing where they fail.
+//!
+//! `tests/trackers/gym_series.json` is what NeMo Gym logged for the same rollouts; `record.py` beside it made it.
+
+mod real;
+mod server;
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use rollstream::gym::GymChoice;
+use rollstream::sim::SimConfig;
+use serde_json::{Value, json};
+
+use self::server::{Mood, Server};
+use crate::common::{Ended, Folder, Program, Simulated, instant, sums};
+
+const TOKEN: &str = "token-Very-Secret-1234567890";
+
+/// Each metric with its steps and values.
+type Series = BTreeMap<String, Vec<(u64, f64)>>;
+
+fn of_gym() -> Value {
+    let text = include_str!("../../trackers/gym_series.json");
+    serde_json::from_str(text).unwrap()
+}
+
+/// The rollouts for which NeMo Gym's series were recorded.
+struct Scene {
+    folder: Folder,
+    agents: Simulated,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let config = SimConfig {
+            gym: "0.7".parse::<GymChoice>().unwrap(),
+            ..instant(["math"])
+        };
+        let tasks = sums(25).into_iter().map(|task| task.for_agent("math"));
+        Self {
+            folder: Folder::with_tasks(tasks),
+            agents: Simulated::start(config),
+        }
+    }
+
+    fn collect(&self) -> Program {
+        let line = "collect -i tasks.jsonl -o run --num-repeats 4 --concurrency 1 --partitions 1";
+        let program = self.folder.rollstream(line);
+        program.args(&self.agents.options())
+    }
+
+    /// A file of the run that notes what a tracker has.
+    fn noted(&self, tracker: &str) -> Value {
+        self.folder.json(&format!("run/tracker_{tracker}.json"))
+    }
+
+    /// No file has the token.
+    fn keeps_no_token(&self) {
+        for name in self.folder.content() {
+            let content = fs::read(self.folder.path(&name)).unwrap_or_default();
+            let found = String::from_utf8_lossy(&content).contains(TOKEN);
+            assert!(!found, "{name}");
+        }
+    }
+}
+
+fn to_mlflow(program: Program, url: &str) -> Program {
+    let keys = "+mlflow_experiment_name=e +mlflow_run_name=r";
+    program.args(&format!("{keys} +mlflow_tracking_uri={url}"))
+}
+
+/// The series are those of NeMo Gym but for the rate, which differs from run to run.
+#[track_caller]
+fn are_those_of_gym(mut series: Series) {
+    let rates = series.remove("progress/total/rollouts_per_min").unwrap();
+    assert!(rates.len() == 100 && rates.iter().all(|(_, rate)| *rate > 0.0));
+    let expected: Series = serde_json::from_value(of_gym()["mlflow"].clone()).unwrap();
+    keep_common(&mut series, &expected);
+    assert_eq!(series, expected);
+}
+
+/// Leaves out metrics of the agent that only rollstream computes: the simulated server answers NeMo Gym with a few.
+fn keep_common<V>(ours: &mut BTreeMap<String, V>, theirs: &BTreeMap<String, V>) {
+    let before = ours.len();
+    ours.retain(|key, _| !key.starts_with("math/") || theirs.contains_key(key));
+    assert!(before > ours.len() && ours.contains_key("math/mean/reward"));
+}
+
+fn warnings(ended: &Ended) -> Vec<&str> {
+    let lines = ended.stderr.lines();
+    lines.filter(|line| line.starts_with("warning: ")).collect()
+}
+
+#[test]
+fn what_is_logged_has_the_names_and_values_of_nemo_gym() {
+    let (scene, server) = (Scene::new(), Server::start(Mood::Well));
+    let program = to_mlflow(scene.collect(), &server.url).env("MLFLOW_TRACKING_TOKEN", TOKEN);
+    let ended = program.run().succeeded();
+    assert!(ended.stderr.contains("note: MLflow: http://"), "{ended:?}");
+    are_those_of_gym(server.series());
+    let all = server.asked("");
+    let bearer = format!("Bearer {TOKEN}");
+    assert!(
+        all.iter()
+            .all(|asked| asked.authorization.as_ref() == Some(&bearer))
+    );
+    let table = server.asked("mlflow-artifacts/artifacts/1/r1/artifacts/rollouts.json");
+    let table: Value = serde_json::from_str(&table[0].body).unwrap();
+    let rows = table["data"].as_array().unwrap();
+    assert_eq!((&table["columns"], rows.len()), (&json!(["Rollout"]), 100));
+    let row: Value = serde_json::from_str(rows[0][0].as_str().unwrap()).unwrap();
+    assert_eq!(row["agent_ref"]["name"], "math");
+    let config = server.asked("global_config.json");
+    let config: Value = serde_json::from_str(&config[0].body).unwrap();
+    assert_eq!(
+        (&config["num_repeats"], &config["mlflow_tracking_token"]),
+        (&json!(4), &json!("****"))
+    );
+    scene.keeps_no_token();
+    assert_eq!(
+        scene.folder.json("run/run.json")["settings"]["mlflow_tracking_token"],
+        "****"
+    );
+}
+
+#[test]
+fn a_run_that_goes_on_goes_on_at_the_tracker() {
+    let (scene, server) = (Scene::new(), Server::start(Mood::Well));
+    let first = to_mlflow(scene.collect(), &server.url).args("--limit 10 +upload_rollouts=false");
+    first.run().succeeded();
+    assert!(server.asked("rollouts.json").is_empty());
+    let more = to_mlflow(scene.collect(), &server.url).args("--resume --extend");
+    more.env("MLFLOW_TRACKING_TOKEN", TOKEN).run().succeeded();
+    assert_eq!(server.asked("runs/create").len(), 1);
+    assert_eq!(server.asked("rollouts.json").len(), 1);
+    let steps: Vec<u64> = server.series()["progress/math/reward"]
+        .iter()
+        .map(|(step, _)| *step)
+        .collect();
+    let again: Vec<u64> = steps[steps.len() - 60..].to_vec();
+    assert_eq!(again, (41..=100).collect::<Vec<_>>());
+    // All of it is there, so nothing is sent.
+    let before = server.asked("runs/log-batch").len();
+    let resumed = scene.folder.rollstream("resume run").args("-q");
+    resumed
+        .env("MLFLOW_TRACKING_TOKEN", TOKEN)
+        .run()
+        .succeeded();
+    assert_eq!(server.asked("runs/log-batch").len(), before);
+    assert!(server.asked("").last().unwrap().authorization.is_some());
+}
+
+#[test]
+fn a_tracker_that_fails_costs_the_sweep_nothing_and_gets_the_rest_later() {
+    let plain = Scene::new();
+    let expected = plain.collect().run().succeeded();
+    let table = |ended: &Ended| {
+        ended
+            .stdout
+            .split_once('\n')
+            .map(|(_, rest)| rest.to_owned())
+    };
+    for mood in [
+        Mood::Answers(500),
+        Mood::Answers(429),
+        Mood::Answers(401),
+        Mood::Hangs,
+    ] {
+        let (scene, server) = (Scene::new(), Server::start(mood));
+        let program = to_mlflow(scene.collect(), &server.url).env("MLFLOW_TRACKING_TOKEN", TOKEN);
+        let ended = program.run().succeeded();
+        assert_eq!(table(&ended), table(&expected), "{mood:?}");
+        let said = warnings(&ended);
+        assert!(
+            said.len() == 1 && said[0].starts_with("warning: MLflow "),
+            "{said:?}"
+        );
+        assert!(!ended.stderr.contains(TOKEN), "{ended:?}");
+        assert!(ended.stderr.contains("rollstream export run"), "{ended:?}");
+        scene.keeps_no_token();
+        server.set(Mood::Well);
+        let export = scene.folder.rollstream("export run");
+        export.env("MLFLOW_TRACKING_TOKEN", TOKEN).run().succeeded();
+        are_those_of_gym(server.series());
+        assert_eq!(scene.noted("mlflow").get("waiting"), None);
+    }
+}
+
+#[test]
+fn nobody_listens() {
+    let scene = Scene::new();
+    let ended = to_mlflow(scene.collect(), "http://127.0.0.1:1")
+        .run()
+        .succeeded();
+    assert_eq!(warnings(&ended).len(), 1, "{ended:?}");
+    let failed = scene.folder.rollstream("export run").run();
+    failed
+        .exited_with(1)
+        .complaining(&["MLflow", "127.0.0.1:1"]);
+}
+
+#[test]
+fn a_tracker_that_is_named_in_part_is_refused() {
+    let scene = Scene::new();
+    for (keys, expected) in [
+        ("+wandb_project=p", "wandb_name"),
+        ("+mlflow_run_name=r", "mlflow_experiment_name"),
+        (
+            "+mlflow_run_name=r +mlflow_experiment_name=e",
+            "mlflow_tracking_uri",
+        ),
+    ] {
+        let ended = scene.collect().args(keys).run().exited_with(2);
+        assert!(ended.stderr.contains(expected), "{ended:?}");
+        assert!(!scene.folder.has("run"));
+    }
+    scene.collect().run().succeeded();
+    let nowhere = scene.folder.rollstream("export run").run();
+    nowhere
+        .exited_with(2)
+        .complaining(&["--output FILE", "+wandb_project"]);
+}
+
+#[test]
+fn without_the_package_of_wandb_the_warning_says_how_to_get_it() {
+    let scene = Scene::new();
+    let ended = scene
+        .collect()
+        .args("+wandb_project=p +wandb_name=r")
+        .run()
+        .succeeded();
+    let said = warnings(&ended);
+    assert!(
+        said.len() == 1 && ended.stderr.contains("pip install wandb"),
+        "{ended:?}"
+    );
+}
