@@ -1,7 +1,7 @@
 //! Logs runs to experiment trackers, W&B and MLflow, as NeMo Gym's exporters do: progress, settings, metrics, rollouts.
 //!
-//! [`Trackers`] are those that the settings name. A [`Tracker`] is one service: [`mlflow`] talks to the server, [`wandb`] to
-//! the service's Python package. Each has a task of its own, [`follow`], which no sweep waits for but at its end, and then for
+//! [`Trackers`] are those that the settings name. A `Tracker` is one service: `mlflow` talks to the server, `wandb` to
+//! the service's Python package. Each has a task of its own, `follow`, which no sweep waits for but at its end, and then for
 //! [`LAST`] at most. What a tracker did not take is noted beside the run, and is sent by the next process that logs it.
 //! The command line uses it.
 
