@@ -20,6 +20,7 @@ pub use collection::{CollectionFiles, CollectionRules, Piece, read_collection};
 pub use error::ImportError;
 pub use keys::{AgentServers, RowKey, is_stamped};
 pub use ledger::{Collection, FailureCounts};
+pub(crate) use rows::lightened;
 pub(crate) use rows::outcome;
 pub use rows::verify_response;
 pub use tables::{Import, Imported, RolloutFiles, RolloutOptions, merge};

@@ -124,9 +124,21 @@ pub fn verify_response(
     if !row.contains(AGENT_REF) && !row.contains(ENVIRONMENT_SERVER) {
         row.set(AGENT_REF, agent_ref(agent));
     }
+    Ok(of_response(&row, rules))
+}
+
+/// Returns an answer without what an aggregation does not read.
+///
+/// # Errors
+/// The answer is not a JSON object.
+pub(crate) fn lightened(answer: &str, rules: &GymRules) -> Result<String, ObjectError> {
+    Ok(of_response(&Object::parse(answer)?, rules))
+}
+
+fn of_response(row: &Object<'_>, rules: &GymRules) -> String {
     let response = row.get("response").map(Object::parse);
     let response = response.and_then(Result::ok);
-    Ok(stripped(&row, response.as_ref(), rules))
+    stripped(row, response.as_ref(), rules)
 }
 
 /// Returns the outcome of an attempt whose times are unknown.

@@ -21,7 +21,7 @@ use crate::agent::MetricServers;
 use crate::error::Error;
 use crate::export::StampIndex;
 use crate::gym::GymRules;
-use crate::import::{TaskLabels, verify_response};
+use crate::import::{TaskLabels, lightened, verify_response};
 use crate::json::Object;
 use crate::measure::measurement::Measurement;
 use crate::store::StoreError;
@@ -159,9 +159,11 @@ fn function(
         let responses = (0..results.len()).map(|row| {
             let (task, rollout) = (tasks.value(row), rollouts.value(row));
             let (result, task_index) = (results.value(row), labels.json(task));
-            let stamped = stamps.stamp(result, (task, rollout, attempts.value(row)));
+            // Most of an answer goes at once, so that the rest is done with few bytes.
+            let stamped = lightened(result, rules)
+                .and_then(|answer| stamps.stamp(&answer, (task, rollout, attempts.value(row))));
             let response = stamped
-                .and_then(|result| verify_response(&result, &task_index, rollout, &agent, rules));
+                .and_then(|answer| verify_response(&answer, &task_index, rollout, &agent, rules));
             // Drops an answer that NeMo Gym could not read either; an export reports it.
             response.ok()
         });

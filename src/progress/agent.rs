@@ -1,0 +1,144 @@
+//! [`AgentProgress`]: the counts of an agent, with its [`Rewards`].
+
+use std::collections::BTreeMap;
+
+use crate::session::row;
+use crate::store::RunCounts;
+
+/// Rewards of rollouts, without those of masked ones.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+pub struct Rewards {
+    /// How many there are.
+    pub count: u64,
+    /// Their sum.
+    pub sum: f64,
+}
+
+impl Rewards {
+    /// Returns their mean; none if there are none.
+    pub fn mean(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / self.count as f64)
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        self.count += other.count;
+        self.sum += other.sum;
+    }
+}
+
+row! {
+    /// What earlier processes collected of a task.
+    #[derive(Debug, Default, Clone, PartialEq)]
+    pub struct EarlierTask {
+        /// The agent that answered.
+        pub agent_name: String,
+        /// The task.
+        pub task_index: i64,
+        /// Rollouts with a reward.
+        pub num_rewards: u64,
+        /// The sum of their rewards.
+        pub reward_sum: f64,
+        /// Input tokens of its rollouts.
+        pub input_tokens: u64,
+        /// Output tokens of its rollouts.
+        pub output_tokens: u64,
+    }
+}
+
+/// A set of tasks, 64 in an entry.
+#[derive(Debug, Default)]
+pub(super) struct TaskSet(BTreeMap<i64, u64>);
+
+impl TaskSet {
+    /// Adds a task; returns whether it is new.
+    pub(super) fn insert(&mut self, task: i64) -> bool {
+        let bits = self.0.entry(task.div_euclid(64)).or_default();
+        let bit = 1 << task.rem_euclid(64);
+        let is_new = *bits & bit == 0;
+        *bits |= bit;
+        is_new
+    }
+}
+
+/// Counts of one agent: `planned = done + failed + pending`.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct AgentProgress {
+    /// Rollouts that the sweep asks of the agent.
+    pub planned: u64,
+    /// Rollouts that were answered and are safe on disk, in this process or an earlier one.
+    pub done: u64,
+    /// Rollouts that were answered in this process.
+    pub done_now: u64,
+    /// Failed rollouts, by class of the last failure.
+    pub failed: BTreeMap<String, u64>,
+    /// Rollouts that failed in this process.
+    pub failed_now: u64,
+    /// Attempts that failed in this process, by class. Most of them are retried.
+    pub failed_attempts: BTreeMap<String, u64>,
+    /// Current limit of calls in flight, where it adapts.
+    pub concurrency_limit: Option<usize>,
+    /// Tasks that the sweep asks of the agent; 0 if not known.
+    pub num_tasks: u64,
+    /// Tasks of which a rollout has a reward.
+    pub num_scored_tasks: u64,
+    /// The rewards of the run.
+    pub rewards: Rewards,
+    /// Those that this process collected.
+    pub rewards_now: Rewards,
+    /// Input tokens of the rollouts of the run that are done.
+    pub input_tokens: u64,
+    /// Their output tokens.
+    pub output_tokens: u64,
+    /// The prices of a million input tokens and of a million output tokens, if known.
+    pub prices: Option<[f64; 2]>,
+}
+
+impl AgentProgress {
+    /// Returns the counts at the start of a process, of which earlier ones left `done` rollouts
+    /// answered and `failed` failed, by class.
+    pub fn before(planned: u64, done: u64, failed: BTreeMap<String, u64>) -> Self {
+        Self {
+            planned,
+            done,
+            failed,
+            ..Self::default()
+        }
+    }
+
+    /// Number of failed rollouts.
+    pub fn num_failed(&self) -> u64 {
+        self.failed.values().sum()
+    }
+
+    /// Failed attempts of this process that were not the last of their rollouts.
+    pub fn num_retries(&self) -> u64 {
+        let failed = self.failed_attempts.values().sum::<u64>();
+        failed.saturating_sub(self.failed_now)
+    }
+
+    /// Rollouts that are neither done nor failed.
+    pub fn pending(&self) -> u64 {
+        self.planned.saturating_sub(self.done + self.num_failed())
+    }
+
+    /// Returns the counts that `run.json` keeps.
+    pub fn counts(&self) -> RunCounts {
+        RunCounts {
+            planned: self.planned,
+            done: self.done,
+            failed: self.num_failed(),
+            pending: self.pending(),
+        }
+    }
+
+    /// Returns what the rollouts that are done cost; none if the prices are not known.
+    pub fn cost(&self) -> Option<f64> {
+        let [input, output] = self.prices?;
+        Some((self.input_tokens as f64 * input + self.output_tokens as f64 * output) / 1e6)
+    }
+
+    /// Whether an earlier process collected a part of the rewards.
+    pub fn is_resumed(&self) -> bool {
+        self.rewards.count > self.rewards_now.count
+    }
+}
