@@ -8,7 +8,6 @@ use clap::Args;
 
 use super::measurement::{DEFAULT_MEMORY, FamilyArgs};
 use super::output::{DisplayArgs, Exit, note, unless_gone, wants_colors, warn};
-use super::runs::open;
 use super::signals::{interrupted, stop_on_signal};
 use super::sweep_args::SweepArgs;
 use super::{gym_output, health, view};
@@ -161,10 +160,7 @@ async fn sweep(
     let live = live.map(|every| sweep.measure_live(every.duration()));
     let progress = ProgressDisplay::start(sweep.progress(), live, mode(display));
     let _signals = stop_on_signal(sweep.shutdown(), grace, progress.messages())?;
-    let trackers = match &place {
-        Some(place) => track(&tracked, place, &sweep, &progress, display)?,
-        None => None,
-    };
+    let trackers = track(&tracked, &sweep, &progress, display)?;
     let shutdown = sweep.shutdown();
     let (report, died) = match gym {
         Some(gym) => unless_died(sweep, gym).await,
@@ -187,14 +183,17 @@ async fn sweep(
     }
     progress.finish(report.is_ok()).await;
     unlogged.iter().for_each(warn);
-    let report = report?;
     if let Some(died) = died {
-        warn(format!(
-            "{} of {} rollouts are done and kept in {}",
-            report.rollouts.done, report.rollouts.planned, report.place
-        ));
+        match report {
+            Ok(report) => warn(format!(
+                "{} of {} rollouts are done and kept in {}",
+                report.rollouts.done, report.rollouts.planned, report.place
+            )),
+            Err(error) => warn(error),
+        }
         return Err(died.into());
     }
+    let report = report?;
     let exit = match report.state {
         RunState::Interrupted => Exit::Interrupted,
         RunState::Stopped => Exit::Stopped,
@@ -252,7 +251,6 @@ async fn unless_died(
 /// Starts to log the sweep to the trackers that the settings name. Processes that share a run would each log a part.
 fn track(
     settings: &Settings,
-    place: &str,
     sweep: &Sweep,
     display: &ProgressDisplay,
     shown: &DisplayArgs,
@@ -263,11 +261,11 @@ fn track(
             messages.say(&format!("note: {text}"));
         }
     };
-    let trackers = Trackers::start(settings, &open(place)?, &sweep.progress(), tell)?;
+    let trackers = Trackers::start(settings, sweep.run(), &sweep.progress(), tell)?;
     if settings.shard.is_some() && trackers.is_some() {
-        note(format_args!(
-            "several processes collect this run: `rollstream export {place}` logs it to the trackers when it is complete"
-        ));
+        note(
+            "several processes collect this run: `rollstream export RUN` logs it to the trackers when it is complete",
+        );
         return Ok(None);
     }
     Ok(trackers)

@@ -160,6 +160,11 @@ impl Sweep {
         Arc::clone(&self.progress)
     }
 
+    /// The place where its rollouts land.
+    pub fn run(&self) -> &RunStore {
+        &self.run
+    }
+
     /// Measures the sweep while it runs, at the interval `every`, from the parts and the journal.
     pub fn measure_live(&mut self, every: Duration) -> LiveMetrics {
         let (sender, receiver) = watch::channel(Arc::from([]));
