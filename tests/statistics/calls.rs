@@ -84,30 +84,6 @@ async fn a_bootstrap_of_equal_clusters_is_exact() {
 }
 
 #[tokio::test]
-async fn a_group_is_drawn_as_if_it_were_alone() {
-    let ctx = session(2);
-    // Ten groups of 40 rows but two, of 37 and 33.
-    let table =
-        "(SELECT i % 10 AS g, i, sin(i) AS a, 1.0 + i % 3 AS b FROM generate_series(1, 400) AS t(i)
-        WHERE NOT (i % 10 = 4 AND i > 370) AND NOT (i % 10 = 7 AND i > 330))";
-    let call = "bootstrap_interval(a, b, 0.9, 200, 3 ORDER BY i)";
-    let fields = "i['low'] AS low, i['high'] AS high, i['std'] AS std";
-    let sql =
-        format!("SELECT {fields} FROM (SELECT g, {call} AS i FROM {table} GROUP BY g) ORDER BY g");
-    let together = rows(&ctx, &sql).await;
-    for group in 0..10 {
-        let sql =
-            format!("SELECT {fields} FROM (SELECT {call} AS i FROM {table} WHERE g = {group})");
-        let alone = rows(&ctx, &sql).await;
-        for name in ["low", "high", "std"] {
-            let expected = first(&alone, name).to_bits();
-            let got = column(&together, name)[group].unwrap().to_bits();
-            assert_eq!(got, expected, "{name} of {group}");
-        }
-    }
-}
-
-#[tokio::test]
 async fn windows_see_every_frame() {
     let ctx = session(1);
     let sql = "SELECT exact_sum(a) OVER (ORDER BY i) AS exact, summary_each([a]) OVER (ORDER BY i)[1]['sum'] AS sum,

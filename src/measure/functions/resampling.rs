@@ -1,7 +1,6 @@
 //! Aggregate functions that draw random samples: `bootstrap_interval` and `sign_flip_p`, with their generator
 //! [`SplitMix64`].
 
-use std::array;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array};
@@ -65,12 +64,6 @@ struct Bootstrap {
 /// The most quotients (80 MB).
 const MAX_RESAMPLES: i64 = 10_000_000;
 
-/// The groups that are drawn together: what they have of a row fills a line of the cache.
-const TOGETHER: usize = 4;
-
-/// Groups of more rows are drawn one by one: side by side they would need memory once more (16 MB here).
-const MAX_ROWS: usize = 1 << 18;
-
 impl Bootstrap {
     fn of(args: &AccumulatorArgs) -> Result<Self> {
         let confidence = constant(BOOTSTRAP, "confidence", args, 2)?;
@@ -85,32 +78,21 @@ impl Bootstrap {
         })
     }
 
-    /// Returns the intervals of `N` groups that have `len` rows each. `row` gives what they have of a row.
-    fn intervals<const N: usize>(
-        &self,
-        len: usize,
-        row: impl Fn(usize) -> Option<[[f64; 2]; N]>,
-    ) -> [Option<[Option<f64>; 3]>; N] {
+    fn interval(&self, clusters: &[[f64; 2]]) -> Option<[Option<f64>; 3]> {
         let mut random = SplitMix64::with_seed(self.seed);
-        let mut quotients = [(); N].map(|()| Vec::with_capacity(self.resamples));
+        let mut quotients: Vec<f64> = Vec::with_capacity(self.resamples);
         for _ in 0..self.resamples {
-            let mut sums = [[0.0; 2]; N];
-            for _ in 0..len {
-                for (sums, parts) in sums.iter_mut().zip(row(random.below(len)).iter().flatten()) {
-                    sums[0] += parts[0];
-                    sums[1] += parts[1];
+            let (mut numerator, mut denominator) = (0.0, 0.0);
+            for _ in 0..clusters.len() {
+                if let Some([above, below]) = clusters.get(random.below(clusters.len())) {
+                    numerator += above;
+                    denominator += below;
                 }
             }
-            for (quotients, [numerator, denominator]) in quotients.iter_mut().zip(sums) {
-                if denominator != 0.0 {
-                    quotients.push(numerator / denominator);
-                }
+            if denominator != 0.0 {
+                quotients.push(numerator / denominator);
             }
         }
-        quotients.map(|quotients| self.interval(quotients))
-    }
-
-    fn interval(&self, mut quotients: Vec<f64>) -> Option<[Option<f64>; 3]> {
         let mut moments = Moments::default();
         quotients.iter().for_each(|&quotient| moments.add(quotient));
         quotients.sort_unstable_by(f64::total_cmp);
@@ -123,27 +105,7 @@ impl Bootstrap {
 
 impl OfRows<2> for Bootstrap {
     fn evaluate(&self, groups: impl Iterator<Item = Vec<[f64; 2]>>) -> Result<ArrayRef> {
-        let mut groups = groups.peekable();
-        let mut intervals = Vec::new();
-        while let Some(first) = groups.next() {
-            let len = first.len();
-            if len > MAX_ROWS {
-                let row = |at: usize| first.get(at).map(|row| [*row]);
-                intervals.extend(self.intervals(len, row));
-                continue;
-            }
-            let mut alike = vec![first];
-            while alike.len() < TOGETHER
-                && let Some(next) = groups.next_if(|next| next.len() == len)
-            {
-                alike.push(next);
-            }
-            let of = |group: usize, at: usize| alike.get(group)?.get(at).copied();
-            let row = |at| array::from_fn(|group| of(group, at).unwrap_or_default());
-            let rows: Vec<[[f64; 2]; TOGETHER]> = (0..len).map(row).collect();
-            let drawn = self.intervals(len, |at| rows.get(at).copied());
-            intervals.extend(drawn.into_iter().take(alike.len()));
-        }
+        let intervals: Vec<_> = groups.map(|clusters| self.interval(&clusters)).collect();
         structs(NUMBERS, &intervals)
     }
 }
