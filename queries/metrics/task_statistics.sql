@@ -93,4 +93,4 @@ SELECT
     CASE WHEN integers = count THEN integer_min END AS integer_min
 FROM known
 -- The same order as by position, in which the rows are already.
-ORDER BY agent_name, task_index, first_rollout_index, ordinal
+ORDER BY agent_name, task_index, first_rollout_index, ordinal, metric
