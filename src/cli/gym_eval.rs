@@ -283,17 +283,7 @@ fn exists(path: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
-    fn line(text: &str) -> Result<String, String> {
-        let words = text.split(' ').map(OsString::from).collect();
-        let words = translated(words).map_err(|error| error.to_string())?;
-        let words: Vec<String> = words
-            .into_iter()
-            .map(|word| word.into_string().unwrap())
-            .collect();
-        Ok(words.join(" "))
-    }
+    use super::super::gym_keys::tests::line;
 
     #[test]
     fn one_word_replaced_is_our_command() {

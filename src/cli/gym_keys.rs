@@ -143,10 +143,11 @@ fn text(typed: &str) -> Result<Option<String>, String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn line(text: &str) -> Result<String, String> {
+    /// Translates a command line.
+    pub(in crate::cli) fn line(text: &str) -> Result<String, String> {
         let words = text.split(' ').map(OsString::from);
         let words = translated(words).map_err(|error| error.to_string())?;
         let words: Vec<String> = words

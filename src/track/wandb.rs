@@ -50,9 +50,7 @@ struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         // With all that it started. It fails where they have ended, which is well.
-        if let Some(group) = Some(Pid::from_child(&self.child)) {
-            let _ = kill_process_group(group, Signal::KILL);
-        }
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         let _ = self.child.wait();
     }
 }
