@@ -143,13 +143,14 @@ impl Readiness {
             self.deadline = deadline(&config);
             self.has_answered = true;
         }
-        // The list grows until all servers are started.
+        // Asked before the list, which grows until all servers are started.
+        let is_ready = self.ask(self.head.url.as_str(), "/readyz").await.is_some();
         if let Some(servers) = self.ask(self.head.url.as_str(), "/server_instances").await
             && let Ok(servers) = serde_json::from_str(&servers)
         {
             self.head.servers = servers;
         }
-        self.ask(self.head.url.as_str(), "/readyz").await.is_some()
+        is_ready
     }
 
     /// Returns whether the servers had their time.

@@ -4,6 +4,8 @@
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::symlink;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -32,10 +34,21 @@ fn folder(faults: &Value) -> Folder {
     folder
 }
 
+/// A free port below those that systems give away by themselves: nobody takes it until the head server starts.
+fn free_port() -> u16 {
+    static NEXT: LazyLock<AtomicU16> =
+        LazyLock::new(|| AtomicU16::new((std::process::id() % 600 * 16) as u16));
+    loop {
+        let port = 10_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 10_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
 /// The program with a free port for the head server.
 fn rollstream(folder: &Folder, line: &str) -> Program {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = free.local_addr().unwrap().port();
+    let port = free_port();
     folder
         .rollstream(line)
         .env("PATH", &std::env::var("PATH").unwrap())
@@ -297,11 +310,7 @@ fn what_fails_before_the_sweep_says_why() {
 #[test]
 fn kept_servers_are_used_again_and_end_when_told() {
     let folder = folder(&json!({}));
-    let port = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = free_port();
     let collect = |name: &str, more: &str| {
         let line = format!("collect {} {more}", LINE.replace("/a.jsonl", name));
         let program = folder

@@ -8,7 +8,9 @@ is YAML. The key `stand_in` says what goes wrong.
 
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -128,6 +130,18 @@ def server_of(config, name):
     return next(iter(next(iter(config[name].values())).values()))
 
 
+def free_port():
+    """A port below those that systems give away by themselves: nobody takes it until its server starts."""
+    while listens(port := random.randrange(20000, 32000)):
+        pass
+    return port
+
+
+def listens(port):
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
 def start(config):
     names = [
         name
@@ -137,8 +151,7 @@ def start(config):
     processes, instances, ready = {}, [], threading.Event()
     for name in names:
         server = server_of(config, name)
-        with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as free:
-            server.update(host="127.0.0.1", port=free.server_port)
+        server.update(host="127.0.0.1", port=free_port())
     head = config["head_server"]
 
     def answer(path, _):
@@ -166,11 +179,12 @@ def start(config):
         instances.append({"process_name": name, "pid": processes[name].pid, "url": url})
     if config.get("stand_in", {}).get("start") == "hangs":
         time.sleep(3600)
-    time.sleep(0.3)
     for name, process in processes.items():
-        if process.poll() is not None:
-            # Gym leaves the other servers behind here.
-            raise RuntimeError(f"Process `{name}` finished unexpectedly!")
+        while not listens(server_of(config, name)["port"]):
+            if process.poll() is not None:
+                # Gym leaves the other servers behind here.
+                raise RuntimeError(f"Process `{name}` finished unexpectedly!")
+            time.sleep(0.05)
     ready.set()
     signal.pause()
 
