@@ -61,8 +61,11 @@ struct Bootstrap {
     seed: i64,
 }
 
-/// The most quotients (80 MB).
+/// The most quotients (80 MB a group).
 const MAX_RESAMPLES: i64 = 10_000_000;
+
+/// The most groups that rows are drawn for at a time.
+const TOGETHER: usize = 8;
 
 impl Bootstrap {
     fn of(args: &AccumulatorArgs) -> Result<Self> {
@@ -78,21 +81,36 @@ impl Bootstrap {
         })
     }
 
-    fn interval(&self, clusters: &[[f64; 2]]) -> Option<[Option<f64>; 3]> {
+    /// Returns the intervals of groups that have as many clusters each.
+    fn intervals(&self, groups: &[Vec<[f64; 2]>]) -> Vec<Option<[Option<f64>; 3]>> {
+        let len = groups.first().map_or(0, Vec::len);
         let mut random = SplitMix64::with_seed(self.seed);
-        let mut quotients: Vec<f64> = Vec::with_capacity(self.resamples);
+        let (mut drawn, mut times) = (vec![0; len], vec![0; len]);
+        let mut groups: Vec<_> = groups
+            .iter()
+            .map(|clusters| (Parts::of(clusters), Vec::with_capacity(self.resamples)))
+            .collect();
         for _ in 0..self.resamples {
-            let (mut numerator, mut denominator) = (0.0, 0.0);
-            for _ in 0..clusters.len() {
-                if let Some([above, below]) = clusters.get(random.below(clusters.len())) {
-                    numerator += above;
-                    denominator += below;
+            times.fill(0);
+            for row in &mut drawn {
+                *row = random.below(len);
+                if let Some(times) = times.get_mut(*row) {
+                    // No row is ever drawn so often that the number is too small for it.
+                    *times = u16::saturating_add(*times, 1);
                 }
             }
-            if denominator != 0.0 {
-                quotients.push(numerator / denominator);
+            for (parts, quotients) in &mut groups {
+                let [numerator, denominator] = parts.sums(&drawn, &times);
+                if denominator != 0.0 {
+                    quotients.push(numerator / denominator);
+                }
             }
         }
+        let intervals = groups.into_iter().map(|(_, drawn)| self.interval(drawn));
+        intervals.collect()
+    }
+
+    fn interval(&self, mut quotients: Vec<f64>) -> Option<[Option<f64>; 3]> {
         let mut moments = Moments::default();
         quotients.iter().for_each(|&quotient| moments.add(quotient));
         quotients.sort_unstable_by(f64::total_cmp);
@@ -103,9 +121,82 @@ impl Bootstrap {
     }
 }
 
+/// The parts that the clusters of a group have of the quotient.
+enum Parts<'a> {
+    /// Their sums are exact in any order: those of rows that are drawn several times come from a product.
+    Exact([Multiples; 2]),
+    InOrder(&'a [[f64; 2]]),
+}
+
+impl<'a> Parts<'a> {
+    fn of(clusters: &'a [[f64; 2]]) -> Self {
+        let column = |at: fn(&[f64; 2]) -> f64| Multiples::of(clusters.iter().map(at));
+        match (column(|part| part[0]), column(|part| part[1])) {
+            (Some(above), Some(below)) => Self::Exact([above, below]),
+            _ => Self::InOrder(clusters),
+        }
+    }
+
+    /// Returns the sums of numerators and denominators over the rows that were drawn, each so many times.
+    fn sums(&self, drawn: &[usize], times: &[u16]) -> [f64; 2] {
+        match self {
+            Self::Exact(columns) => columns.each_ref().map(|column| column.sum(times)),
+            Self::InOrder(clusters) => {
+                let clusters = drawn.iter().filter_map(|row| clusters.get(*row));
+                clusters.fold([0.0; 2], |[above, below], cluster| {
+                    [above + cluster[0], below + cluster[1]]
+                })
+            }
+        }
+    }
+}
+
+/// Numbers that are small multiples of one unit.
+struct Multiples {
+    unit: f64,
+    least: f64,
+    len: f64,
+    /// By how many units each number is above the least; empty if none is.
+    above: Vec<u16>,
+}
+
+/// The smallest unit is 2 to the power of minus this.
+const FINEST: i32 = 10;
+
+impl Multiples {
+    fn of(numbers: impl ExactSizeIterator<Item = f64> + Clone) -> Option<Self> {
+        let len = numbers.len() as f64;
+        let least = numbers.clone().fold(f64::INFINITY, f64::min);
+        let most = numbers.clone().fold(f64::NEG_INFINITY, f64::max);
+        let mut units = (0..=FINEST).map(|power| f64::from(-power).exp2());
+        let unit =
+            units.find(|unit| numbers.clone().all(|number| (number / unit).fract() == 0.0))?;
+        let is_exact = least.abs().max(most.abs()) / unit * len < 1.0 / f64::EPSILON;
+        let is_small = (most - least) / unit <= f64::from(u16::MAX);
+        let above = |number: f64| ((number - least) / unit) as u16;
+        (is_exact && is_small).then(|| Self {
+            unit,
+            least,
+            len,
+            above: numbers.filter(|_| most > least).map(above).collect(),
+        })
+    }
+
+    /// Returns the sum of the numbers, each so many times.
+    fn sum(&self, times: &[u16]) -> f64 {
+        let products = self.above.iter().zip(times);
+        let products =
+            products.map(|(&above, &times)| u64::from(u32::from(above) * u32::from(times)));
+        (self.least / self.unit * self.len + products.sum::<u64>() as f64) * self.unit
+    }
+}
+
 impl OfRows<2> for Bootstrap {
     fn evaluate(&self, groups: impl Iterator<Item = Vec<[f64; 2]>>) -> Result<ArrayRef> {
-        let intervals: Vec<_> = groups.map(|clusters| self.interval(&clusters)).collect();
+        let groups: Vec<_> = groups.collect();
+        let alike = groups.chunk_by(|one, next| one.len() == next.len());
+        let together = alike.flat_map(|alike| alike.chunks(TOGETHER));
+        let intervals: Vec<_> = together.flat_map(|groups| self.intervals(groups)).collect();
         structs(NUMBERS, &intervals)
     }
 }
