@@ -1,5 +1,6 @@
 //! [`StampIndex`]: the fields that NeMo Gym copies into an answer from the row that was sent.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -112,23 +113,31 @@ impl Stamps {
         }
     }
 
-    fn stamp(&self, answer: &str, key: Key) -> Result<String, ObjectError> {
+    /// The stamps of a rollout as JSON texts, in their order.
+    fn of_rollout(&self, key: Key) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
         let (task_index, rollout_index, attempt) = key;
-        let task_index = task_index.to_string();
-        let task_index = self.task_index.as_ref().unwrap_or(&task_index);
-        let rollout_index = rollout_index.to_string();
-        // A retry overwrites what the row came with; the first attempt leaves it alone.
-        let attempt = (attempt > 0).then(|| attempt.to_string());
-        let mut fields = vec![
-            (TASK_INDEX, task_index.as_str()),
-            (ROLLOUT_INDEX, rollout_index.as_str()),
+        let numbers = [
+            (TASK_INDEX, spelled(self.task_index.as_ref(), task_index)),
+            (ROLLOUT_INDEX, spelled(None, rollout_index)),
         ];
-        for (name, value) in STAMPS.into_iter().zip(&self.values) {
-            let retry = attempt.as_ref().filter(|_| name == ATTEMPT_INDEX);
-            fields.extend(retry.or(value.as_ref()).map(|value| (name, value.as_str())));
-        }
-        Ok(one_line(splice(answer.trim_ascii(), &fields)?))
+        let stamps = STAMPS.into_iter().zip(&self.values);
+        let stamps = stamps.filter_map(move |(name, value)| match value {
+            // A retry overwrites what the row came with; the first attempt leaves it alone.
+            _ if name == ATTEMPT_INDEX && attempt > 0 => Some((name, spelled(None, attempt))),
+            Some(value) => Some((name, Cow::Borrowed(value.as_str()))),
+            None => None,
+        });
+        numbers.into_iter().chain(stamps)
     }
+
+    fn stamp(&self, answer: &str, key: Key) -> Result<String, ObjectError> {
+        let stamps: Vec<_> = self.of_rollout(key).collect();
+        Ok(one_line(splice(answer.trim_ascii(), &stamps)?))
+    }
+}
+
+fn spelled(given: Option<&String>, number: i64) -> Cow<'_, str> {
+    given.map_or_else(|| number.to_string().into(), |given| given.as_str().into())
 }
 
 /// The stamps of all tasks. Equal ones, as most are, are kept once.
@@ -192,6 +201,14 @@ impl StampIndex {
     pub fn stamp(&self, answer: &str, key: Key) -> Result<String, ObjectError> {
         let none = Stamps::default();
         self.of(key).unwrap_or(&none).stamp(answer, key)
+    }
+
+    /// Gives an answer its stamps.
+    pub(crate) fn set(&self, answer: &mut Object<'_>, key: Key) {
+        let none = Stamps::default();
+        for (name, value) in self.of(key).unwrap_or(&none).of_rollout(key) {
+            answer.set(name, value.into_owned());
+        }
     }
 
     /// Returns the names of a rollout in its trajectory.

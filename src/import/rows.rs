@@ -13,7 +13,7 @@ use super::keys::{ROLLOUT, RowKey, TASK};
 use super::lines::Line;
 use crate::call::RolloutKey;
 use crate::gym::GymRules;
-use crate::json::{Object, ObjectError};
+use crate::json::Object;
 use crate::outcome::{Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
 use crate::read::TaskBatchBuilder;
 use crate::request::{AGENT_REF, ENVIRONMENT_SERVER, agent_ref};
@@ -105,40 +105,24 @@ fn stripped(row: &Object<'_>, response: Option<&Object<'_>>, rules: &GymRules) -
     reduced.to_string()
 }
 
-/// Returns an answer as NeMo Gym shows it to the server of its agent: stamped, and without what an aggregation does not
+/// Returns an answer with its stamps as NeMo Gym shows it to the server of its agent: without what an aggregation does not
 /// read. `task_index` is JSON text.
-///
-/// # Errors
-/// The answer is not a JSON object.
-pub fn verify_response(
-    answer: &str,
+pub(crate) fn verify_response(
+    mut row: Object<'_>,
     task_index: &str,
     rollout_index: i64,
     agent: &str,
     rules: &GymRules,
-) -> Result<String, ObjectError> {
-    let mut row = Object::parse(answer)?;
-    row.set(TASK, task_index);
+) -> String {
+    row.set(TASK, task_index.to_owned());
     row.set(ROLLOUT, rollout_index.to_string());
     // A rollout of an environment server may have no agent.
     if !row.contains(AGENT_REF) && !row.contains(ENVIRONMENT_SERVER) {
         row.set(AGENT_REF, agent_ref(agent));
     }
-    Ok(of_response(&row, rules))
-}
-
-/// Returns an answer without what an aggregation does not read.
-///
-/// # Errors
-/// The answer is not a JSON object.
-pub(crate) fn lightened(answer: &str, rules: &GymRules) -> Result<String, ObjectError> {
-    Ok(of_response(&Object::parse(answer)?, rules))
-}
-
-fn of_response(row: &Object<'_>, rules: &GymRules) -> String {
     let response = row.get("response").map(Object::parse);
     let response = response.and_then(Result::ok);
-    stripped(row, response.as_ref(), rules)
+    stripped(&row, response.as_ref(), rules)
 }
 
 /// Returns the outcome of an attempt whose times are unknown.
@@ -292,7 +276,11 @@ mod tests {
     use crate::gym::{GYM_05, GYM_07};
 
     fn reduced(row: &str, rule: ResponseRule) -> Result<String, RowProblem> {
-        reduce(&Object::parse(row).unwrap(), rule, &GYM_05)
+        reduce(&parsed(row), rule, &GYM_05)
+    }
+
+    fn parsed(answer: &str) -> Object<'_> {
+        Object::parse(answer).unwrap()
     }
 
     const ROW: &str = r#"{"a": 1, "response": {"output": [1], "usage": {"t": 2}}, "ng_trajectory": 3,
@@ -322,22 +310,21 @@ mod tests {
     fn a_server_is_shown_answers_with_their_stamps() {
         let answer = r#"{"_ng_task_index": 7, "a": 1.50, "response": {"usage": {"t": 2}}}"#;
         assert_eq!(
-            verify_response(answer, "0", 3, "x", &GYM_05).unwrap(),
+            verify_response(parsed(answer), "0", 3, "x", &GYM_05),
             r#"{"_ng_task_index":0,"a":1.50,"_ng_rollout_index":3,"agent_ref":{"name":"x"},"response":{"usage":{"t": 2}}}"#
         );
         let answer = r#"{"agent_ref": {"name": "x", "more": 1}, "response": null}"#;
         assert_eq!(
-            verify_response(answer, r#""t""#, 0, "x", &GYM_05).unwrap(),
+            verify_response(parsed(answer), r#""t""#, 0, "x", &GYM_05),
             r#"{"agent_ref":{"name": "x", "more": 1},"_ng_task_index":"t","_ng_rollout_index":0}"#
         );
-        assert!(verify_response("[]", "0", 0, "x", &GYM_05).is_err());
     }
 
     #[test]
     fn an_environment_server_is_shown_how_an_answer_ended_and_no_agent_that_there_is_not() {
         let answer = r#"{"_ng_environment_server": "e", "response": {"usage": {}, "incomplete_details": {"reason": "x"}}}"#;
         assert_eq!(
-            verify_response(answer, "0", 3, "e", &GYM_07).unwrap(),
+            verify_response(parsed(answer), "0", 3, "e", &GYM_07),
             r#"{"_ng_environment_server":"e","_ng_task_index":0,"_ng_rollout_index":3,"response":{"usage":{},"incomplete_details":{"reason": "x"}}}"#
         );
     }

@@ -175,10 +175,13 @@ fn kind(first: Option<u8>) -> &'static str {
 ///
 /// # Errors
 /// If the text is malformed at any depth, or is not an object.
-pub fn splice(text: &str, fields: &[(&str, &str)]) -> Result<String, ObjectError> {
+pub fn splice(text: &str, fields: &[(&str, impl AsRef<str>)]) -> Result<String, ObjectError> {
     let slice = |range: Range<usize>| text.get(range).unwrap_or_default();
     let mut out = String::with_capacity(text.len() + fields.len() * 40);
-    let mut missing: Vec<&(&str, &str)> = fields.iter().collect();
+    let mut missing: Vec<(&str, &str)> = fields
+        .iter()
+        .map(|(name, value)| (*name, value.as_ref()))
+        .collect();
     let mut copied = 0;
     let mut last_end = None;
     let opened = for_each_field(text, |quoted, place| {
@@ -186,6 +189,7 @@ pub fn splice(text: &str, fields: &[(&str, &str)]) -> Result<String, ObjectError
         let name = unquote(quoted).unwrap_or_default();
         // Of a duplicate key the last value counts, so all of them are set.
         if let Some((name, value)) = fields.iter().find(|field| field.0 == name) {
+            let value = value.as_ref();
             missing.retain(|field| field.0 != *name);
             if !is_same(slice(place.clone()), value) {
                 out.push_str(slice(copied..place.start));
@@ -370,7 +374,7 @@ mod tests {
             splice("{ }", &[("a", "1"), ("b", "2")]).unwrap(),
             r#"{"a":1,"b":2 }"#
         );
-        assert_eq!(splice(text, &[]).unwrap(), text);
+        assert_eq!(splice(text, &[("", ""); 0]).unwrap(), text);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use super::catalog::MetricCatalog;
 use super::families::{
     AGENT_STATISTICS, COVERAGE, MetricTable, PRICES, TASK_STATISTICS, price_rows, without_reserved,
 };
-use super::nemo_gym::{KeyMetrics, PassMajorityOptions, aggregate_metrics};
+use super::nemo_gym::{self, KeyMetrics, PassMajorityOptions, aggregate_metrics};
 use super::queries::MetricQueries;
 use super::report::{MetricsReport, OBSERVED, Shown, Variant, given_fields, report};
 use super::source::Source;
@@ -247,6 +247,16 @@ async fn compute(
         .buffer_unordered(cores)
         .try_collect();
     let (out, notes) = (landed.out.filter(|_| has_json), &mut landed.notes);
+    let asked = async {
+        match measurement
+            .agent_servers
+            .as_deref()
+            .filter(|_| out.is_some())
+        {
+            Some(servers) => nemo_gym::ask(servers, gathering, measurement).await,
+            None => Ok(HashMap::new()),
+        }
+    };
     let with_json = async {
         let families = first.into_iter().map(async |(query, family, table)| {
             if !STATISTICS.contains(&family.name.as_str()) {
@@ -257,10 +267,10 @@ async fn compute(
             let kept = without_reserved(measuring.table(&query.name).await?)?;
             family.landed(kept.execute_stream().await?).await
         });
-        let families: Vec<Family> = try_join_all(families).await?;
+        let (families, asked): (Vec<Family>, _) = try_join(try_join_all(families), asked).await?;
         let is_empty = families.iter().all(|family| family.shown.is_empty());
         let json = match out.filter(|_| !is_empty) {
-            Some(out) => Some(aggregate_metrics(out, measuring, measurement, notes).await?),
+            Some(out) => Some(aggregate_metrics(out, measuring, measurement, asked, notes).await?),
             None => None,
         };
         Ok((families, json))

@@ -21,29 +21,29 @@ pub use custom::{CustomMetrics, KeyMetrics, PassMajority, PassMajorityOptions};
 pub use repeats::OwnRepeats;
 pub use reward_profile::{Profile, ProfileTarget};
 pub use servers::write_verify_responses;
+pub(super) use servers::{Asked, ask};
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use datafusion::prelude::SessionContext;
 
 use crate::error::Error;
-use crate::export::StampIndex;
 use crate::gym::AGGREGATE_METRICS;
 use crate::measure::measurement::Measurement;
 use crate::store::{Document, RunStore};
 
-/// Writes `aggregate_metrics.json`, with every rollout. The file appears when the returned document is finished.
+/// Writes `aggregate_metrics.json`, with every rollout and with what servers said when they were `asked`. The file appears when the returned document is finished.
 /// Warnings are appended to `notes`.
 pub(in crate::measure) async fn aggregate_metrics(
     run: &RunStore,
     session: &SessionContext,
     measurement: &Measurement,
+    asked: HashMap<String, Asked>,
     notes: &mut Vec<String>,
 ) -> Result<Document, Error> {
     let mut document = Document::create(run, AGGREGATE_METRICS)?;
     let metrics = AggregateMetrics::new(session, &measurement.labels, measurement.rules);
-    let custom = custom_metrics(session, &metrics, measurement, notes).await?;
+    let custom = custom_metrics(session, &metrics, measurement, asked, notes).await?;
     let metrics = metrics.with_custom(custom);
     let metrics = metrics.with_servers(measurement.servers.clone());
     notes.extend(metrics.write(&mut document).await?);
@@ -55,6 +55,7 @@ async fn custom_metrics(
     session: &SessionContext,
     metrics: &AggregateMetrics<'_>,
     measurement: &Measurement,
+    mut asked: HashMap<String, Asked>,
     notes: &mut Vec<String>,
 ) -> Result<HashMap<String, CustomMetrics>, Error> {
     let mut custom: HashMap<String, CustomMetrics> = HashMap::new();
@@ -64,24 +65,19 @@ async fn custom_metrics(
         }
     }
     if let Some(servers) = &measurement.agent_servers {
-        let stamps = Arc::new(if measurement.is_stamped {
-            StampIndex::default()
-        } else {
-            StampIndex::read(session, measurement.environment_servers()).await?
-        });
         for agent in metrics.agents().await? {
+            let Some(Asked { left_out, answer }) = asked.remove(&agent) else {
+                continue;
+            };
+            if left_out > 0 {
+                notes.push(format!(
+                    "the server of agent '{agent}' does not get {left_out} of its answers: NeMo Gym could not read them"
+                ));
+            }
             let statistics = metrics.agent_metrics(&agent).await?;
-            match servers::ask(
-                servers,
-                session,
-                &agent,
-                &statistics,
-                measurement,
-                &stamps,
-                notes,
-            )
-            .await?
-            {
+            let (labels, rules) = (&measurement.labels, measurement.rules);
+            let parse = |answer: String| servers::parse(&answer, &statistics, labels, rules);
+            match answer.and_then(|answer| answer.map(parse).transpose()) {
                 Ok(None) if servers.must_have() => notes.push(format!(
                     "agent '{agent}' has no metrics of its own: its server has no /aggregate_metrics"
                 )),

@@ -1,4 +1,4 @@
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::agent::MetricServers;
 use crate::error::Error;
 use crate::export::StampIndex;
 use crate::gym::GymRules;
-use crate::import::{TaskLabels, lightened, verify_response};
+use crate::import::{TaskLabels, verify_response};
 use crate::json::Object;
 use crate::measure::measurement::Measurement;
 use crate::store::StoreError;
@@ -47,46 +47,72 @@ const ROLLOUT: &str = "_ng_rollout_index";
 
 const KINDS: [&str; 5] = ["mean/", "max/", "min/", "median/", "std/"];
 
-/// Asks the server of an agent for its metrics over the rollouts of a session. Leaves out the metrics that
-/// `statistics` has, unless the rules say that servers prevail. Returns `None` for a server without metrics.
+/// What the server of an agent said of its rollouts.
+pub(in crate::measure) struct Asked {
+    /// The answers that it did not get, since NeMo Gym could not read them.
+    pub(super) left_out: u64,
+    /// Its answer, none from a server without metrics; or why there is none.
+    pub(super) answer: Result<Option<String>, String>,
+}
+
+/// Asks the servers of agents for their metrics over the rollouts of a session, and returns what they said by agent.
 ///
 /// # Errors
-/// The rollouts can't be read, or there is no place for a temporary file. If only the server fails, the inner
-/// result says why.
-pub(super) async fn ask(
+/// The rollouts can't be read, or there is no place for a temporary file.
+pub(in crate::measure) async fn ask(
+    servers: &MetricServers,
+    session: &SessionContext,
+    measurement: &Measurement,
+) -> Result<HashMap<String, Asked>, Error> {
+    let stamps = Arc::new(if measurement.is_stamped {
+        StampIndex::default()
+    } else {
+        StampIndex::read(session, measurement.environment_servers()).await?
+    });
+    let agents = session.sql("SELECT DISTINCT agent_name FROM rollouts");
+    let agents = agents.await?.collect().await?;
+    let mut asked = HashMap::new();
+    for batch in &agents {
+        for agent in as_string_view_array(batch.column(0))?.iter().flatten() {
+            let of_agent = ask_one(servers, session, agent, measurement, &stamps).await?;
+            asked.insert(agent.to_owned(), of_agent);
+        }
+    }
+    Ok(asked)
+}
+
+async fn ask_one(
     servers: &MetricServers,
     session: &SessionContext,
     agent: &str,
-    statistics: &IndexMap<String, String>,
     measurement: &Measurement,
     stamps: &Arc<StampIndex>,
-    notes: &mut Vec<String>,
-) -> Result<Result<Option<CustomMetrics>, String>, Error> {
+) -> Result<Asked, Error> {
     let (labels, rules) = (&measurement.labels, measurement.rules);
     let failed = |source| StoreError::File {
         action: "write a temporary file in",
         path: std::env::temp_dir(),
         source,
     };
+    let not_sent = |answer| Asked {
+        left_out: 0,
+        answer,
+    };
     match servers.is_there(agent).await {
         Ok(true) => {}
-        Ok(false) => return Ok(Ok(None)),
-        Err(why) => return Ok(Err(why)),
+        Ok(false) => return Ok(not_sent(Ok(None))),
+        Err(why) => return Ok(not_sent(Err(why))),
     }
     let mut body = BufWriter::new(tempfile::tempfile().map_err(failed)?);
     let left_out = write_verify_responses(session, agent, labels, rules, stamps, &mut body).await?;
-    if left_out > 0 {
-        notes.push(format!(
-            "the server of agent '{agent}' does not get {left_out} of its answers: NeMo Gym could not read them"
-        ));
-    }
     let mut body: File = body
         .into_inner()
         .map_err(|error| failed(error.into_error()))?;
     body.seek(SeekFrom::Start(0)).map_err(failed)?;
-    let answer = servers.ask(agent, body).await;
-    let parse = |answer: String| parse(&answer, statistics, labels, rules);
-    Ok(answer.and_then(|answer| answer.map(parse).transpose()))
+    Ok(Asked {
+        left_out,
+        answer: servers.ask(agent, body).await,
+    })
 }
 
 /// Writes the request to the server of an agent: `{"verify_responses": [...]}`, by task and rollout. Each answer gets
@@ -158,14 +184,16 @@ fn function(
         let results = as_string_view_array(results)?;
         let responses = (0..results.len()).map(|row| {
             let (task, rollout) = (tasks.value(row), rollouts.value(row));
-            let (result, task_index) = (results.value(row), labels.json(task));
-            // Most of an answer goes at once, so that the rest is done with few bytes.
-            let stamped = lightened(result, rules)
-                .and_then(|answer| stamps.stamp(&answer, (task, rollout, attempts.value(row))));
-            let response = stamped
-                .and_then(|answer| verify_response(&answer, &task_index, rollout, &agent, rules));
             // Drops an answer that NeMo Gym could not read either; an export reports it.
-            response.ok()
+            let mut answer = Object::parse(results.value(row)).ok()?;
+            stamps.set(&mut answer, (task, rollout, attempts.value(row)));
+            Some(verify_response(
+                answer,
+                &labels.json(task),
+                rollout,
+                &agent,
+                rules,
+            ))
         });
         let responses: StringViewArray = responses.collect();
         Ok(ColumnarValue::Array(Arc::new(responses)))
@@ -184,8 +212,8 @@ fn function(
     )
 }
 
-/// Parses a server's answer, and keeps the metrics that the statistics lack or that prevail over them.
-fn parse(
+/// Parses a server's answer, and keeps the metrics that the statistics lack or, by the rules, that prevail over them.
+pub(super) fn parse(
     answer: &str,
     statistics: &IndexMap<String, String>,
     labels: &TaskLabels,
