@@ -30,6 +30,7 @@ use process::Supervised;
 pub(crate) use program::install_root;
 use program::{GymProgram, prepared_data, quoted};
 use readiness::{Head, Instance, Readiness};
+use supervisor::kill_orphans;
 pub(crate) use supervisor::supervise;
 
 /// NeMo Gym's own address of the head server.
@@ -347,12 +348,10 @@ impl Launch {
 
     /// Ends what was started, and waits for it. Logs stay if `failed`, and those of servers that are kept.
     pub async fn stop(&mut self, failed: bool) {
-        for process in [&mut self.preparation, &mut self.servers]
-            .into_iter()
-            .flatten()
-        {
+        for process in self.processes() {
             process.stop().await;
         }
+        self.kill_orphans().await;
         let is_kept = self.servers.as_ref().is_some_and(Supervised::is_kept);
         if let Some(logs) = self.logs.take().filter(|_| failed || is_kept) {
             let _ = logs.keep();
@@ -361,11 +360,22 @@ impl Launch {
 
     /// Ends what was started without giving it time to end by itself.
     pub async fn kill(&mut self) {
-        for process in [&mut self.preparation, &mut self.servers]
-            .into_iter()
-            .flatten()
-        {
+        for process in self.processes() {
             process.kill().await;
+        }
+        self.kill_orphans().await;
+    }
+
+    fn processes(&mut self) -> impl Iterator<Item = &mut Supervised> {
+        self.preparation.iter_mut().chain(&mut self.servers)
+    }
+
+    async fn kill_orphans(&mut self) {
+        let servers = self.servers.as_ref();
+        let kept = servers.filter(|servers| servers.is_kept());
+        let kept = kept.map(Supervised::pid);
+        if self.processes().any(Supervised::left_orphans) {
+            kill_orphans(kept).await;
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use super::error::{LaunchError, LogEnd};
 use super::program::GymProgram;
-use super::supervisor::{COMMAND, GRACE, KEEP, KILL};
+use super::supervisor::{COMMAND, GRACE, KEEP, KILL, adopt_orphans};
 
 /// A supervisor ends within this time after it had to kill.
 const END: Duration = Duration::from_secs(5);
@@ -45,6 +45,7 @@ impl Supervised {
         let output = options.open(&log).map_err(LaunchError::Logs)?;
         let errors = output.try_clone().map_err(LaunchError::Logs)?;
         let this = std::env::current_exe().map_err(failed)?;
+        adopt_orphans().map_err(failed)?;
         let mut child = Command::new(this)
             .arg(COMMAND)
             .arg(program.path())
@@ -70,6 +71,12 @@ impl Supervised {
     /// Returns how the program ended, if it has.
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
+    }
+
+    /// Returns whether the supervisor has not ended by itself and is not to stay: what is below it may be left.
+    pub(super) fn left_orphans(&mut self) -> bool {
+        self.ended()
+            .map_or(!self.is_kept, |how| how.code().is_none())
     }
 
     pub(super) fn log_end(&self, program: &GymProgram) -> LogEnd {

@@ -4,7 +4,7 @@
 //! Gym starts shells that start servers, and Ray starts daemons in sessions of their own: neither a process group nor the
 //! death of a parent reaches them all. So the supervisor is the one that inherits orphans below it (Linux), and has ended
 //! everything when it has no children left. It learns of the end of the sweep by the end of its standard input, which the
-//! system closes even if the sweep was killed.
+//! system closes even if the sweep was killed. If the supervisor is killed, the sweep inherits the orphans and kills them.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{
-    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, setsid, wait,
+    Pid, Signal, WaitOptions, getpid, getsid, kill_process, kill_process_group, setsid, wait,
 };
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{Receiver, channel};
@@ -45,8 +45,7 @@ const TICK: Duration = Duration::from_millis(20);
 pub(crate) async fn supervise(program: &OsString, arguments: &[OsString]) -> std::io::Result<u8> {
     // A terminal's interrupt is for the sweep, which decides what follows from it.
     let _ = setsid();
-    #[cfg(target_os = "linux")]
-    rustix::process::set_child_subreaper(Some(getpid()))?;
+    adopt_orphans()?;
     let mut children = signal(SignalKind::child())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -81,6 +80,32 @@ pub(crate) async fn supervise(program: &OsString, arguments: &[OsString]) -> std
     };
     below.end(grace, &mut orders).await;
     Ok(below.code.unwrap_or(1))
+}
+
+/// Makes this process the parent of all orphans below it, where the system can do that.
+pub(super) fn adopt_orphans() -> std::io::Result<()> {
+    #[cfg(target_os = "linux")]
+    rustix::process::set_child_subreaper(Some(getpid()))?;
+    Ok(())
+}
+
+/// Kills what supervisors that were killed have left below this process, and waits for its end. `kept` is a supervisor that
+/// stays. What a supervisor starts is in other sessions than this process; its other children are not.
+pub(super) async fn kill_orphans(kept: Option<u32>) {
+    let kept = kept.and_then(|pid| Pid::from_raw(pid.cast_signed()));
+    let own = getsid(None);
+    let is_orphan = |pid| getsid(Some(pid)) != own && Some(pid) != kept;
+    let deadline = Instant::now() + GIVE_UP;
+    while Instant::now() < deadline {
+        let left = descendants(is_orphan);
+        if left.is_empty() {
+            return;
+        }
+        for pid in left {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        sleep(TICK).await;
+    }
 }
 
 /// Reads orders from standard input. The channel closes when that ends.
@@ -131,7 +156,7 @@ impl Below {
                 deadline = Instant::now();
             }
             let is_late = Instant::now() >= deadline;
-            for pid in descendants() {
+            for pid in descendants(|_| true) {
                 if is_late {
                     let _ = kill_process(pid, Signal::KILL);
                 } else if asked.insert(pid) {
@@ -148,29 +173,30 @@ impl Below {
     }
 }
 
-/// Returns the processes that descend from this one and have not ended, as `/proc` lists them.
-fn descendants() -> Vec<Pid> {
+/// Returns the children of this process that are asked for, and all that descends from them, but for processes that have
+/// ended, as `/proc` lists them.
+fn descendants(is_asked: impl Fn(Pid) -> bool) -> Vec<Pid> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let parents: Vec<(i32, i32)> = entries
+    let parents: Vec<(Pid, i32)> = entries
         .filter_map(|entry| {
-            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
             let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
             let (state, parent) = state_and_parent(&stat)?;
             (state != 'Z').then_some((pid, parent))
         })
         .collect();
-    let mut found = vec![getpid().as_raw_nonzero().get()];
+    let children = |of: Pid| {
+        let below = parents.iter();
+        let below = below.filter(move |(_, parent)| *parent == of.as_raw_nonzero().get());
+        below.map(|(pid, _)| *pid)
+    };
+    let mut found: Vec<Pid> = children(getpid()).filter(|pid| is_asked(*pid)).collect();
     let mut next = 0;
     while let Some(parent) = found.get(next).copied() {
-        let below = parents.iter().filter(|(_, of)| *of == parent);
-        found.extend(below.map(|(pid, _)| *pid));
+        found.extend(children(parent));
         next += 1;
     }
     found
-        .into_iter()
-        .skip(1)
-        .filter_map(Pid::from_raw)
-        .collect()
 }
 
 /// Reads the state of a process and its parent from `/proc/PID/stat`, where the name may hold anything.

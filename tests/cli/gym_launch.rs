@@ -55,7 +55,7 @@ fn rollstream(folder: &Folder, line: &str) -> Program {
         .arg(format!("+head_server.port={port}"))
 }
 
-/// The processes that work in the folder.
+/// The processes that work in the folder: each with its number and its command line.
 fn processes(folder: &Folder) -> Vec<String> {
     let here = folder.path("").canonicalize().unwrap();
     let entries = fs::read_dir("/proc").unwrap().flatten();
@@ -64,9 +64,11 @@ fn processes(folder: &Folder) -> Vec<String> {
         cwd.is_ok_and(|cwd| cwd == here)
     });
     of_folder
-        .map(|entry| fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default())
-        .map(|line| line.replace('\0', " "))
-        .filter(|line| !line.is_empty())
+        .filter_map(|entry| {
+            let line = fs::read_to_string(entry.path().join("cmdline")).ok()?;
+            let pid = entry.file_name().into_string().unwrap();
+            (!line.is_empty()).then(|| format!("{pid} {}", line.replace('\0', " ")))
+        })
         .collect()
 }
 
@@ -191,6 +193,43 @@ fn a_killed_sweep_leaves_no_process() {
         running.signal("KILL");
         drop(running);
         nothing_is_left(&folder);
+    }
+}
+
+#[test]
+fn a_killed_supervisor_leaves_no_process() {
+    let killed = "ended with signal: 9";
+    for (faults, moment, code, why) in [
+        (
+            json!({"collate": "hangs", "daemon": "stubborn"}),
+            "servers are ready",
+            1,
+            killed,
+        ),
+        (json!({"adder_server": "hangs"}), "6 rollouts", 1, killed),
+        // It waits for the daemon.
+        (
+            json!({"daemon": "stubborn"}),
+            "ends NeMo Gym's programs",
+            0,
+            "",
+        ),
+    ] {
+        let folder = folder(&faults);
+        let running = rollstream(&folder, &format!("collect {LINE} +grace=1s")).start();
+        running.until_it_says(moment);
+        for line in processes(&folder) {
+            if let Some((pid, _)) = line.split_once(' ')
+                && line.contains(" supervise ")
+            {
+                // One that has just ended is well, too.
+                let _ = Program::shell(&folder.path(""), &format!("kill -KILL {pid}")).run();
+            }
+        }
+        let ended = running.end();
+        assert_eq!(ended.code, Some(code), "{}", ended.stderr);
+        assert!(ended.stderr.contains(why), "{}", ended.stderr);
+        assert_eq!(processes(&folder), Vec::<String>::new(), "{moment}");
     }
 }
 
