@@ -311,13 +311,10 @@ fn mode(display: &DisplayArgs) -> ProgressMode {
 
 /// `rollstream plan`: prints what `collect` would do. Sends nothing and writes nothing.
 pub(super) async fn plan(args: CollectArgs) -> Result<Exit, Error> {
-    let mut settings = args.resolve_and_tell()?.settings;
-    if !settings.config_paths.is_empty() {
-        return Err(Error::Usage(
-            "a plan starts no servers and prepares no data: leave out --gym-config, and give a task file (--input) and \
-             the address of servers that run (--head-server)"
-                .to_owned(),
-        ));
+    let resolved = args.resolve_and_tell()?;
+    let mut settings = resolved.settings;
+    if let Some(gym) = Launch::of(&settings, resolved.gym_secrets)? {
+        gym.reuse(&mut settings).await?;
     }
     // `collect` raises the limit too, and the plan shows it.
     raise_open_files();

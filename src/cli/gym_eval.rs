@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::vec::IntoIter;
 
 use crate::error::Error;
-use crate::launch::install_root;
+use crate::launch::{install_root, roots};
 
 /// What a flag of NeMo Gym becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,17 +29,14 @@ enum Meaning {
     NoServe,
     /// The file of rollouts within the directory that is the argument.
     Within,
-    /// It can't be granted, for this reason.
-    Refused(&'static str),
+    /// A folder in which configurations are looked for.
+    SearchDir,
 }
 
-use Meaning::{Argument, Config, Dropped, Flag, Named, NoServe, Refused, Same, Server, Within};
+use Meaning::{Argument, Config, Dropped, Flag, Named, NoServe, Same, SearchDir, Server, Within};
 
 /// The flags of a command, those for configurations in the order in which NeMo Gym merges them.
 type Flags = &'static [(&'static [&'static str], Meaning)];
-
-const SEARCH: &str =
-    "name the folder in the variable NEMO_GYM_EXTRA_ROOTS, which NeMo Gym reads, too";
 
 const RUN: Flags = &[
     (&["--config"], Config),
@@ -51,7 +48,7 @@ const RUN: Flags = &[
     ),
     (&["--model-type"], Named("responses_api_models", "configs")),
     (&["--agent-type"], Named("responses_api_agents", "configs")),
-    (&["--search-dir"], Refused(SEARCH)),
+    (&["--search-dir"], SearchDir),
     (&["--no-serve"], NoServe),
     (&["--output", "-o"], Flag("--gym-output")),
     (&["--model", "-m"], Server("policy_model_name")),
@@ -119,8 +116,9 @@ struct Line {
     given: Vec<OsString>,
     /// Overrides for servers, which mean nothing where none is started.
     of_servers: Vec<OsString>,
-    /// Configurations, each with its place in the order.
-    configs: Vec<(usize, String)>,
+    /// Configurations, each with its place in the order and what its text is.
+    configs: Vec<(usize, Meaning, String)>,
+    search_dirs: Vec<String>,
     serves: bool,
     within: Option<String>,
 }
@@ -132,6 +130,7 @@ impl Line {
             given: Vec::new(),
             of_servers: Vec::new(),
             configs: Vec::new(),
+            search_dirs: Vec::new(),
             serves: true,
             within: None,
         }
@@ -145,7 +144,7 @@ impl Line {
                 continue;
             };
             if let Some(paths) = config_paths(&text).filter(|_| self.flags == RUN) {
-                let paths = paths.into_iter().map(|path| (usize::MAX, path));
+                let paths = paths.into_iter().map(|path| (usize::MAX, Config, path));
                 self.configs.extend(paths);
                 continue;
             }
@@ -177,7 +176,6 @@ impl Line {
         };
         match meaning {
             Same => self.given.push(word),
-            Refused(reason) => return Err(Error::Usage(format!("{name}: {reason}"))),
             NoServe => self.serves = false,
             Dropped => {
                 value()?;
@@ -188,14 +186,8 @@ impl Line {
                 let value = value()?;
                 self.of_servers.push(format!("+{key}={value}").into());
             }
-            Config => {
-                let path = value()?;
-                self.configs.push((place, path));
-            }
-            Named(parent, folder) => {
-                let path = named_config(parent, folder, &value()?);
-                self.configs.push((place, path));
-            }
+            Config | Named(..) => self.configs.push((place, meaning, value()?)),
+            SearchDir => self.search_dirs.push(value()?),
             Within => self.within = Some(value()?),
         }
         Ok(())
@@ -220,10 +212,19 @@ impl Line {
             arguments.extend(["--head-server".into(), "http://127.0.0.1:11000".into()]);
         }
         if self.serves {
-            self.configs.sort_by_key(|(place, _)| *place);
-            let paths: Vec<String> = self.configs.into_iter().map(|(_, path)| path).collect();
+            self.configs.sort_by_key(|(place, ..)| *place);
+            let roots = roots(&self.search_dirs);
+            let configs = self.configs.into_iter();
+            let paths = configs.map(|(_, meaning, text)| match meaning {
+                Named(parent, folder) => named_config(parent, folder, &text, &roots),
+                _ => text,
+            });
+            let paths: Vec<String> = paths.collect();
             if !paths.is_empty() {
                 arguments.push(format!("+config_paths=[{}]", paths.join(",")).into());
+            }
+            for folder in self.search_dirs {
+                arguments.extend(["--search-dir".into(), folder.into()]);
             }
             arguments.append(&mut self.of_servers);
         }
@@ -255,7 +256,7 @@ fn config_paths(text: &str) -> Option<Vec<String>> {
 
 /// Returns the path of the configuration that `NAME` or `NAME/VARIANT` means to NeMo Gym, which looks for relative paths
 /// below its own folders, too.
-fn named_config(parent: &str, folder: &str, name: &str) -> String {
+fn named_config(parent: &str, folder: &str, name: &str, roots: &str) -> String {
     let (server, variant) = match name.split_once('/') {
         Some((server, variant)) => (server, Some(variant)),
         None => (name, None),
@@ -263,7 +264,7 @@ fn named_config(parent: &str, folder: &str, name: &str) -> String {
     if folder.is_empty() {
         let nested = format!("{parent}/{name}/config.yaml");
         return match variant {
-            Some(variant) if !exists(&nested) => format!("{parent}/{server}/{variant}.yaml"),
+            Some(variant) if !exists(&nested, roots) => format!("{parent}/{server}/{variant}.yaml"),
             _ => nested,
         };
     }
@@ -274,9 +275,8 @@ fn named_config(parent: &str, folder: &str, name: &str) -> String {
 }
 
 /// Whether NeMo Gym finds a file at a relative path.
-fn exists(path: &str) -> bool {
-    let extra = std::env::var_os("NEMO_GYM_EXTRA_ROOTS").unwrap_or_default();
-    let roots = std::env::split_paths(&extra).chain([PathBuf::from(".")]);
+fn exists(path: &str, roots: &str) -> bool {
+    let roots = std::env::split_paths(roots).chain([PathBuf::from(".")]);
     let mut roots = roots.chain(install_root(None));
     roots.any(|root| root.join(path).is_file())
 }
@@ -300,6 +300,11 @@ mod tests {
             (
                 "rollstream gym eval run --resources-server mcqa/hard --benchmark nowhere/pi --output=a.jsonl",
                 "rollstream collect +config_paths=[benchmarks/nowhere/pi.yaml,resources_servers/mcqa/configs/hard.yaml] \
+                 --gym-output a.jsonl",
+            ),
+            (
+                "rollstream gym eval run --environment sums --search-dir one -o a.jsonl --search-dir=two",
+                "rollstream collect +config_paths=[environments/sums/config.yaml] --search-dir one --search-dir two \
                  --gym-output a.jsonl",
             ),
             (
@@ -335,8 +340,6 @@ mod tests {
                 .unwrap_err()
                 .contains("own program")
         );
-        let refused = line("rollstream gym eval run --search-dir x").unwrap_err();
-        assert!(refused.contains("NEMO_GYM_EXTRA_ROOTS"), "{refused}");
         assert!(
             line("rollstream gym eval run --model")
                 .unwrap_err()

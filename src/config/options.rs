@@ -84,6 +84,9 @@ options! {
         reuse_existing_data_preparation: bool, flag(GymServers, "--reuse-existing-data-preparation");
         /// NeMo Gym's program [default: gym in $VIRTUAL_ENV/bin, in .venv/bin here or above, or on the PATH]
         gym_program: Option<PathBuf>, flag(GymServers, "--gym-program PATH");
+        /// Folder in which NeMo Gym looks for its components, before its own; repeatable
+        #[serde(deserialize_with = "super::fields::many_or_none")]
+        search_dirs: Vec<String>, flag(GymServers, "--search-dir DIR");
         /// Leave the servers of --gym-config running; the next sweep with the same configuration uses them
         keep_servers: bool, flag(GymServers, "--keep-servers");
         /// Overrides (`++key=value`) that NeMo Gym's programs get, without secrets.

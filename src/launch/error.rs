@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 
 use super::program::GymProgram;
+use crate::config::ServerUrl;
 use crate::error::{FAILURE, Fatal, USAGE};
 use crate::http::ClientError;
 
@@ -75,6 +76,24 @@ pub enum LaunchError {
         /// What it said last.
         log: LogEnd,
     },
+    /// A plan needs data that nothing has prepared.
+    #[error(
+        "a plan prepares no data, and {path} is not there: `rollstream collect` with the same options prepares it",
+        path = .path.display()
+    )]
+    NotPrepared {
+        /// The file that is missing.
+        path: PathBuf,
+    },
+    /// A plan needs servers that do not run.
+    #[error(
+        "a plan starts no servers, and none of this configuration run at {url}: `rollstream collect --keep-servers` leaves \
+         them running. For other servers, leave out --gym-config, and give a task file (--input) and --head-server"
+    )]
+    NotRunning {
+        /// Where they were looked for.
+        url: ServerUrl,
+    },
     /// A server is gone.
     #[error("NeMo Gym's server '{server}' died{log}")]
     Died {
@@ -101,7 +120,11 @@ pub enum LaunchError {
 impl Fatal for LaunchError {
     fn exit_code(&self) -> u8 {
         match self {
-            Self::NoProgram { .. } | Self::NoInput | Self::Address(_) => USAGE,
+            Self::NoProgram { .. }
+            | Self::NoInput
+            | Self::Address(_)
+            | Self::NotPrepared { .. }
+            | Self::NotRunning { .. } => USAGE,
             _ => FAILURE,
         }
     }

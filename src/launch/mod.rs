@@ -17,7 +17,6 @@ mod program;
 mod readiness;
 mod supervisor;
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -27,14 +26,11 @@ use tokio::time::sleep;
 use crate::config::{ServerUrl, Settings};
 pub use error::{LaunchError, LogEnd};
 use process::Supervised;
-pub(crate) use program::install_root;
 use program::{GymProgram, prepared_data, quoted};
-use readiness::{Head, Instance, Readiness};
+pub(crate) use program::{install_root, roots};
+use readiness::{Head, Instance, Readiness, address, free_place};
 use supervisor::kill_orphans;
 pub(crate) use supervisor::supervise;
-
-/// NeMo Gym's own address of the head server.
-const HEAD_SERVER: &str = "http://127.0.0.1:11000";
 
 /// The pause between looks at the programs and servers.
 const TICK: Duration = Duration::from_millis(200);
@@ -155,6 +151,26 @@ impl Launch {
         Ok(())
     }
 
+    /// Puts the data that was prepared before and the address of servers that run already into the settings.
+    ///
+    /// # Errors
+    /// Data or servers are not there.
+    pub async fn reuse(&self, settings: &mut Settings) -> Result<(), LaunchError> {
+        if let Some(data) = &self.data {
+            if !data.exists() {
+                return Err(LaunchError::NotPrepared { path: data.clone() });
+            }
+            settings.input = vec![data.display().to_string()];
+        }
+        let url = address(settings)?;
+        let readiness = Readiness::new(url.clone())?;
+        if !readiness.has_fingerprint(&self.program.fingerprint()).await {
+            return Err(LaunchError::NotRunning { url });
+        }
+        settings.head_server = Some(url);
+        Ok(())
+    }
+
     /// Says that the servers are ready. From here on, those that are kept outlive this process.
     fn tell_ready(&mut self, head: &Head, started: Instant, say: &impl Fn(&str)) {
         say(&format!(
@@ -231,10 +247,7 @@ impl Launch {
         logs: &Path,
         say: &impl Fn(&str),
     ) -> Result<Readiness, LaunchError> {
-        let url = match &settings.head_server {
-            Some(url) => url.clone(),
-            None => HEAD_SERVER.parse().map_err(LaunchError::Address)?,
-        };
+        let url = address(settings)?;
         let fingerprint = self.program.fingerprint();
         let readiness = Readiness::new(url.clone())?;
         if readiness.has_fingerprint(&fingerprint).await {
@@ -377,23 +390,6 @@ impl Launch {
         if self.processes().any(Supervised::left_orphans) {
             kill_orphans(kept).await;
         }
-    }
-}
-
-/// Returns host and port for the head server: those of its address, or another port if that one is taken.
-fn free_place(url: &ServerUrl) -> Result<(String, u16), LaunchError> {
-    let wrong = || LaunchError::Address(format!("{url} is not http://HOST:PORT"));
-    let parsed = url::Url::parse(url.as_str()).map_err(|_| wrong())?;
-    let host = parsed.host_str().ok_or_else(wrong)?;
-    let port = parsed.port_or_known_default().ok_or_else(wrong)?;
-    let bare = host.trim_matches(['[', ']']);
-    match TcpListener::bind((bare, port)) {
-        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-            let free = TcpListener::bind((bare, 0)).and_then(|listener| listener.local_addr());
-            let free = free.map_err(|source| LaunchError::NoPort { source })?;
-            Ok((host.to_owned(), free.port()))
-        }
-        _ => Ok((host.to_owned(), port)),
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 use super::error::{LaunchError, LogEnd};
-use super::program::GymProgram;
+use super::program::{GymProgram, ROOTS};
 use super::supervisor::{COMMAND, GRACE, KEEP, KILL, adopt_orphans};
 
 /// A supervisor ends within this time after it had to kill.
@@ -50,6 +50,7 @@ impl Supervised {
             .arg(COMMAND)
             .arg(program.path())
             .args(arguments)
+            .env(ROOTS, program.roots())
             .stdin(Stdio::piped())
             .stdout(output)
             .stderr(errors)

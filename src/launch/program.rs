@@ -18,6 +18,22 @@ pub(super) struct GymProgram {
     overrides: Vec<String>,
     secrets: Vec<String>,
     config_paths: Vec<String>,
+    /// The value of [`ROOTS`].
+    roots: String,
+}
+
+/// The variable that names further folders of NeMo Gym's components.
+pub(super) const ROOTS: &str = "NEMO_GYM_EXTRA_ROOTS";
+
+/// Returns the value of [`ROOTS`] with these folders first.
+pub(crate) fn roots(search_dirs: &[String]) -> String {
+    let others = env::var(ROOTS).ok().filter(|roots| !roots.is_empty());
+    let roots: Vec<&str> = search_dirs
+        .iter()
+        .chain(&others)
+        .map(String::as_str)
+        .collect();
+    roots.join(":")
 }
 
 impl GymProgram {
@@ -38,7 +54,12 @@ impl GymProgram {
             overrides,
             secrets,
             config_paths: settings.config_paths.clone(),
+            roots: roots(&settings.search_dirs),
         })
+    }
+
+    pub(super) fn roots(&self) -> &str {
+        &self.roots
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -71,7 +92,12 @@ impl GymProgram {
         for place in [self.path.as_path(), &here] {
             add(place.as_os_str().as_encoded_bytes());
         }
-        for text in self.overrides.iter().chain(&self.secrets) {
+        for text in self
+            .overrides
+            .iter()
+            .chain(&self.secrets)
+            .chain([&self.roots])
+        {
             add(text.as_bytes());
         }
         let own = self.config_paths.iter().map(String::as_str);
@@ -171,6 +197,7 @@ mod tests {
             overrides: Vec::new(),
             secrets: vec!["++policy_api_key='sk-1'".to_owned()],
             config_paths: Vec::new(),
+            roots: String::new(),
         };
         assert_eq!(program.without_secrets("key sk-1."), "key ***.");
     }

@@ -1,5 +1,6 @@
 //! [`Readiness`]: waits for NeMo Gym's head server and the servers behind it; [`Head`] is the head server once they are ready.
 
+use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use url::Url;
 
 use super::LaunchError;
 use super::supervisor::state_and_parent;
-use crate::config::ServerUrl;
+use crate::config::{ServerUrl, Settings};
 use crate::http::{HttpClients, HttpSettings};
 
 /// A server on this machine answers such a question from memory.
@@ -27,6 +28,34 @@ const SLACK: Duration = Duration::from_secs(5);
 
 /// The key under which servers are marked as those of a configuration.
 const FINGERPRINT: &str = "rollstream_servers";
+
+/// NeMo Gym's own address of the head server.
+const HEAD_SERVER: &str = "http://127.0.0.1:11000";
+
+/// Returns the address of the head server.
+pub(super) fn address(settings: &Settings) -> Result<ServerUrl, LaunchError> {
+    match &settings.head_server {
+        Some(url) => Ok(url.clone()),
+        None => HEAD_SERVER.parse().map_err(LaunchError::Address),
+    }
+}
+
+/// Returns host and port for the head server: those of its address, or another port if that one is taken.
+pub(super) fn free_place(url: &ServerUrl) -> Result<(String, u16), LaunchError> {
+    let wrong = || LaunchError::Address(format!("{url} is not http://HOST:PORT"));
+    let parsed = url::Url::parse(url.as_str()).map_err(|_| wrong())?;
+    let host = parsed.host_str().ok_or_else(wrong)?;
+    let port = parsed.port_or_known_default().ok_or_else(wrong)?;
+    let bare = host.trim_matches(['[', ']']);
+    match TcpListener::bind((bare, port)) {
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            let free = TcpListener::bind((bare, 0)).and_then(|listener| listener.local_addr());
+            let free = free.map_err(|source| LaunchError::NoPort { source })?;
+            Ok((host.to_owned(), free.port()))
+        }
+        _ => Ok((host.to_owned(), port)),
+    }
+}
 
 /// A server as the head server lists it.
 #[derive(Debug, Clone, Deserialize)]

@@ -156,18 +156,18 @@ fn one_command_prepares_serves_collects_and_ends_everything() {
 #[test]
 fn moving_over_is_replacing_one_word() {
     let folder = folder(&json!({}));
-    fs::create_dir_all(folder.path("environments/sums")).unwrap();
+    fs::create_dir_all(folder.path("more/environments/sums/hard")).unwrap();
     fs::copy(
         folder.path("servers.json"),
-        folder.path("environments/sums/config.yaml"),
+        folder.path("more/environments/sums/hard/config.yaml"),
     )
     .unwrap();
-    let line = "gym eval run --environment sums --model m2 --split validation -o out/a.jsonl --num-repeats 2 --concurrency 4";
+    let line = "gym eval run --search-dir more --environment sums/hard --model m2 --split validation -o out/a.jsonl --num-repeats 2 --concurrency 4";
     let ended = rollstream(&folder, line).run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert_eq!(folder.read("out/a.jsonl").matches("\"m2\"").count(), 6);
     // A file instead of a split: only servers are started.
-    let line = "gym eval run --environment sums -i out/a/preprocessed_datasets/validation.jsonl -o out/b.jsonl";
+    let line = "gym eval run --environment sums/hard --search-dir=more -i out/a/preprocessed_datasets/validation.jsonl -o out/b.jsonl";
     let ended = rollstream(&folder, line).run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert_eq!(calls(&folder, "dataset collate"), 1);
@@ -359,7 +359,16 @@ fn kept_servers_are_used_again_and_end_when_told() {
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
         ended.stderr
     };
+    let plan = || {
+        let line = format!("plan {LINE} +resume_from_cache=true +head_server.port={port}");
+        let program = folder.rollstream(&line);
+        program.env("PATH", &std::env::var("PATH").unwrap()).run()
+    };
+    let lacks = plan().exited_with(2).stderr;
+    assert!(lacks.contains("validation.jsonl is not there"), "{lacks}");
     let first = collect("/a.jsonl", "--keep-servers");
+    // The plan takes the data and the servers that are there.
+    assert!(plan().succeeded().stdout.contains("adder"));
     let stop = first
         .lines()
         .find_map(|line| line.split_once("to stop them: "))
@@ -387,6 +396,8 @@ fn kept_servers_are_used_again_and_end_when_told() {
             == Some(0)
     );
     nothing_is_left(&folder);
+    let lacks = plan().exited_with(2).stderr;
+    assert!(lacks.contains("none of this configuration run"), "{lacks}");
 }
 
 #[test]

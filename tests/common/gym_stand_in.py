@@ -50,10 +50,12 @@ def config_of(overrides):
     """The configuration files, and the overrides over them."""
     given = [override.lstrip("+").split("=", 1) for override in overrides]
     config = {}
+    roots = [*os.environ.get("NEMO_GYM_EXTRA_ROOTS", "").split(":"), ""]
     for key, value in given:
         if key == "config_paths":
             for path in value.strip("[]").split(","):
-                with open(path) as file:
+                places = (os.path.join(root, path) for root in roots)
+                with open(next(place for place in places if os.path.exists(place))) as file:
                     config.update(json.load(file))
     for key, value in given:
         *parents, last = key.split(".")
