@@ -284,10 +284,7 @@ mod tests {
         let body = Bytes::from_static(b"invalid key hunter2hunter2 (Bearer hunter2hunter2)");
         let failure = judge_call(body, &GYM_05, &call).unwrap_err();
         assert!(!failure.message.contains("hunter2"), "{failure:?}");
-        assert!(
-            failure.message.contains("invalid key [secret]"),
-            "{failure:?}"
-        );
+        assert!(failure.message.contains("invalid key ****"), "{failure:?}");
     }
 
     #[test]

@@ -132,7 +132,7 @@ pub(super) async fn export(args: ExportArgs) -> Result<Exit, Error> {
 /// Logs the run to trackers.
 async fn log(args: &ExportArgs, run: &RunStore, record: &RunRecord) -> Result<(), Error> {
     let settings = status::settings(run, record)?;
-    let settings = settings.tracked_as(tracker_settings(&args.overrides)?);
+    let settings = settings.with(tracker_settings(&args.overrides)?);
     let progress = Arc::new(Progress::default());
     let quiet = args.display.quiet;
     let tell = move |text| {

@@ -54,7 +54,7 @@ pub(super) async fn resume(args: ResumeArgs) -> Result<Exit, Error> {
         break_lock: false,
         shard: None,
         split: None,
-        ..settings.tracked_as(tracker_settings(&[])?)
+        ..settings.with(tracker_settings(&[])?)
     };
     let resumed = carry_out(settings, Vec::new(), &args.shown).await;
     resumed.map_err(|error| match error.cause() {

@@ -60,13 +60,12 @@ macro_rules! options {
                 &OPTIONS
             }
 
-            /// Resets every option for which `is_reset` returns true to its default.
-            #[allow(dead_code, reason = "options of agents are never reset")]
-            pub(crate) fn reset(self, is_reset: impl Fn(&OptionSpec) -> bool) -> Self {
-                let default = Self::default();
+            /// Takes every option for which `is_taken` returns true from `other`.
+            #[allow(dead_code, reason = "options of agents are never taken")]
+            pub(crate) fn take(self, other: Self, is_taken: impl Fn(&OptionSpec) -> bool) -> Self {
                 let mut options = Self::options().iter();
-                let mut is_reset = || options.next().is_some_and(&is_reset);
-                Self { $($key: if is_reset() { default.$key } else { self.$key },)* }
+                let mut is_taken = || options.next().is_some_and(&is_taken);
+                Self { $($key: if is_taken() { other.$key } else { self.$key },)* }
             }
         }
     };

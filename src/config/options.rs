@@ -291,23 +291,20 @@ impl Settings {
     /// Resets every option that decides the rows to its default, for a run that already has its rows.
     #[must_use]
     pub fn without_rows(self) -> Self {
-        self.reset(|option| option.identity != Identity::No && option.key != "agents")
+        self.take(Self::default(), |option| {
+            option.identity != Identity::No && option.key != "agents"
+        })
     }
 
-    /// Takes the keys of trackers that are set in `given`; a run on record has them, but for secrets.
+    /// Takes every option that is set in `given`.
     #[must_use]
-    pub fn tracked_as(self, given: Self) -> Self {
-        Self {
-            wandb_project: given.wandb_project.or(self.wandb_project),
-            wandb_name: given.wandb_name.or(self.wandb_name),
-            wandb_api_key: given.wandb_api_key.or(self.wandb_api_key),
-            mlflow_tracking_uri: given.mlflow_tracking_uri.or(self.mlflow_tracking_uri),
-            mlflow_tracking_token: given.mlflow_tracking_token.or(self.mlflow_tracking_token),
-            mlflow_experiment_name: given.mlflow_experiment_name.or(self.mlflow_experiment_name),
-            mlflow_run_name: given.mlflow_run_name.or(self.mlflow_run_name),
-            upload_rollouts: given.upload_rollouts && self.upload_rollouts,
-            ..self
-        }
+    pub fn with(self, given: Self) -> Self {
+        let values = serde_json::to_value(&given).unwrap_or_default();
+        self.take(given, |option| {
+            values
+                .get(option.key)
+                .is_some_and(|value| *value != option.default)
+        })
     }
 
     /// Returns the task files.

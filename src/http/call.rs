@@ -13,6 +13,7 @@ use url::Url;
 use super::link;
 use super::response::Response;
 use super::retry_after::retry_after;
+use crate::config::Secret;
 use crate::json::quote;
 use crate::retry::{Failure, FailureClass};
 
@@ -43,9 +44,6 @@ pub struct Call<'a> {
     pub secrets: &'a Secrets,
 }
 
-/// The replacement of a secret.
-const HIDDEN: &str = "[secret]";
-
 /// Texts that must not be shown.
 #[derive(Default)]
 pub struct Secrets(Vec<String>);
@@ -54,16 +52,22 @@ impl Secrets {
     /// The length of the shortest secret: shorter texts occur everywhere.
     const SHORTEST: usize = 6;
 
+    /// Returns the texts that are long enough to be hidden.
+    pub fn new<'a>(texts: impl IntoIterator<Item = &'a str>) -> Self {
+        let long = |text: &&str| text.len() >= Self::SHORTEST;
+        let texts = texts.into_iter().filter(long);
+        let mut secrets: Vec<String> = texts.map(str::to_owned).collect();
+        // A secret that contains another one is hidden as a whole.
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        Self(secrets)
+    }
+
     /// Returns the values of the headers that hold secrets, also without the word before the token.
     pub fn of(headers: &HeaderMap) -> Self {
         let values = headers.values().filter(|value| value.is_sensitive());
         let texts = values.filter_map(|value| value.to_str().ok());
         let tokens = texts.flat_map(|text| [Some(text), text.rsplit(' ').next()]);
-        let long = |token: &&str| token.len() >= Self::SHORTEST;
-        let mut secrets: Vec<String> = tokens.flatten().filter(long).map(str::to_owned).collect();
-        // A secret that contains another one is hidden as a whole.
-        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
-        Self(secrets)
+        Self::new(tokens.flatten())
     }
 
     /// Returns the beginning of a text that the other side sent, on one line and without secrets.
@@ -80,10 +84,10 @@ impl Secrets {
     }
 
     /// Replaces the secrets in a text; `is_cut` if the text was cut, and so may end within a secret.
-    fn hide(&self, text: &mut String, is_cut: bool) {
+    pub fn hide(&self, text: &mut String, is_cut: bool) {
         for secret in &self.0 {
             if text.contains(secret.as_str()) {
-                *text = text.replace(secret.as_str(), HIDDEN);
+                *text = text.replace(secret.as_str(), Secret::MASK);
             }
         }
         let begun = |secret: &String| {
@@ -93,7 +97,7 @@ impl Secrets {
         };
         if is_cut && let Some(begun) = self.0.iter().filter_map(begun).max() {
             text.truncate(text.len() - begun);
-            text.push_str(HIDDEN);
+            text.push_str(Secret::MASK);
         }
     }
 }

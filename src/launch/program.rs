@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::LaunchError;
 use crate::config::Settings;
+use crate::http::Secrets;
+use crate::python;
 
 /// The file name of the program.
 const NAME: &str = "gym";
@@ -119,12 +121,10 @@ impl GymProgram {
     }
 
     /// Masks the values of secret overrides.
-    pub(super) fn without_secrets(&self, text: &str) -> String {
+    pub(super) fn hide_secrets(&self, text: &mut String) {
         let values = self.secrets.iter().filter_map(|text| text.split_once('='));
         let values = values.map(|(_, value)| value.trim_matches(['\'', '"']));
-        values
-            .filter(|value| !value.is_empty())
-            .fold(text.to_owned(), |text, value| text.replace(value, "***"))
+        Secrets::new(values).hide(text, false);
     }
 }
 
@@ -159,21 +159,10 @@ fn find(named: Option<&Path>) -> Result<PathBuf, LaunchError> {
         let looked = format!("{} (--gym-program)", named.display());
         return found.ok_or(LaunchError::NoProgram { looked });
     }
-    let of_environment = |root: &Path| root.join("bin").join(NAME);
-    let active = env::var_os("VIRTUAL_ENV").filter(|root| !root.is_empty());
-    let active = active.map(|root| of_environment(Path::new(&root)));
-    let here = env::current_dir().unwrap_or_default();
-    let above = here
-        .ancestors()
-        .map(|folder| of_environment(&folder.join(".venv")));
-    let path = env::var_os("PATH").unwrap_or_default();
-    let on_path = env::split_paths(&path).map(|folder| folder.join(NAME));
-    let mut places = active.into_iter().chain(above).chain(on_path);
-    places
-        .find(|place| place.is_file())
-        .ok_or_else(|| LaunchError::NoProgram {
-            looked: "$VIRTUAL_ENV/bin, in .venv/bin here or above, or on the PATH".to_owned(),
-        })
+    let found = python::programs(NAME).into_iter().next();
+    found.ok_or_else(|| LaunchError::NoProgram {
+        looked: "$VIRTUAL_ENV/bin, in .venv/bin here or above, or on the PATH".to_owned(),
+    })
 }
 
 /// Returns the folder that an installed NeMo Gym has its configurations in, if it is in a virtual environment.
@@ -195,10 +184,12 @@ mod tests {
         let program = GymProgram {
             path: "gym".into(),
             overrides: Vec::new(),
-            secrets: vec!["++policy_api_key='sk-1'".to_owned()],
+            secrets: vec!["++policy_api_key='sk-123'".to_owned()],
             config_paths: Vec::new(),
             roots: String::new(),
         };
-        assert_eq!(program.without_secrets("key sk-1."), "key ***.");
+        let mut text = "key sk-123.".to_owned();
+        program.hide_secrets(&mut text);
+        assert_eq!(text, "key ****.");
     }
 }

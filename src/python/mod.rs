@@ -3,7 +3,8 @@
 //! - [`is_truthy`], [`float`] and [`Key`] (equality) decide about values that stand as JSON text;
 //! - [`repr_str`], [`repr_float`], [`repr_list`] and [`repr_dict`] print as `repr()` does, [`Value`] as `str()` does;
 //! - [`json`] reads what `json.loads` reads, and writes it as `json.dumps` or orjson would;
-//! - [`glob()`] is `glob.glob`, and [`Template`] is `str.format` over the fields of a task.
+//! - [`glob()`] is `glob.glob`, and [`Template`] is `str.format` over the fields of a task;
+//! - [`programs`] are where virtual environments have them.
 //!
 //! `tests/data/python_values.jsonl` holds CPython's answers. Prompts, requests, task identities and the health checks use
 //! this module. It is ours because the crates for it, `rustpython-format` and `rustpython-literal`, bring a dozen others,
@@ -22,7 +23,24 @@ pub use repr::{repr_dict, repr_float, repr_list, repr_str};
 pub use template::{FillError, Template, TemplateError};
 pub use value::{Key, MAX_DEPTH, Value};
 
+use std::env;
+use std::path::PathBuf;
+
 use crate::json::unquote;
+
+/// Returns the programs of this name in the active virtual environment, in `.venv` here and above, and the first on the `PATH`.
+pub fn programs(name: &str) -> Vec<PathBuf> {
+    let active = env::var_os("VIRTUAL_ENV").filter(|root| !root.is_empty());
+    let here = env::current_dir().unwrap_or_default();
+    let above = here.ancestors().map(|folder| folder.join(".venv"));
+    let environments = active.map(PathBuf::from).into_iter().chain(above);
+    let own = environments.map(|root| root.join("bin").join(name));
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut on_path = env::split_paths(&path).map(|folder| folder.join(name));
+    let own = own.filter(|program| program.is_file());
+    own.chain(on_path.find(|program| program.is_file()))
+        .collect()
+}
 
 /// Whether Python takes a value for true: `bool(json.loads(text))`. `json` is well-formed and has no space around it.
 pub fn is_truthy(json: &str) -> bool {

@@ -62,12 +62,10 @@ pub enum TrackError {
     },
     /// There is no Python package for W&B.
     #[error(
-        "W&B is logged to through its Python package, which {tried} lack: install it (pip install wandb)"
+        "W&B is logged to through its Python package, and no python3 in $VIRTUAL_ENV, in .venv here or above, or on the PATH \
+         has it: install it (pip install wandb)"
     )]
-    NoPackage {
-        /// The interpreters that were tried.
-        tried: String,
-    },
+    NoPackage,
     /// The Python package failed.
     #[error("the Python package wandb failed: {0}")]
     Package(String),

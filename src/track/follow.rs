@@ -54,7 +54,9 @@ pub(super) struct Follower {
     place: RunStore,
     progress: Arc<Progress>,
     tell: Arc<dyn Fn(String) + Send + Sync>,
-    sent: Option<Sent>,
+    sent: Sent,
+    /// Whether `sent` is what an earlier process has noted. The sweep may replace the run until the progress has begun.
+    is_loaded: bool,
     is_open: bool,
     /// Points that were taken from the progress.
     taken: usize,
@@ -73,7 +75,8 @@ impl Follower {
             place,
             progress: Arc::clone(progress),
             tell: Arc::clone(tell),
-            sent: None,
+            sent: Sent::default(),
+            is_loaded: false,
             is_open: false,
             taken: 0,
             has_warned: false,
@@ -160,17 +163,12 @@ impl Follower {
     /// Opens the tracker's run if it is not open, and logs what is new.
     async fn advance(&mut self) -> Result<(), TrackError> {
         self.take_points().await?;
-        let Some(sent) = &mut self.sent else {
-            return Ok(());
-        };
-        if !self.is_open || !sent.has_config {
+        if !self.is_open || !self.sent.has_config {
             let record = record(&self.place).await?;
             if !self.is_open {
-                let opened = self
-                    .tracker
-                    .open(sent.id.as_deref(), &record.run_id)
-                    .await?;
-                sent.id = Some(opened.id);
+                let id = self.sent.id.as_deref();
+                let opened = self.tracker.open(id, &record.run_id).await?;
+                self.sent.id = Some(opened.id);
                 self.is_open = true;
                 if let Some(url) = opened.url {
                     (self.tell)(format!("{}: {url}", self.tracker.name()));
@@ -178,39 +176,32 @@ impl Follower {
                 // A process that is killed now must not leave a run that nobody knows.
                 self.save().await?;
             }
-            if let Some(sent) = &mut self.sent
-                && !sent.has_config
-            {
+            if !self.sent.has_config {
                 self.tracker.config(&end::config(&record)).await?;
-                sent.has_config = true;
+                self.sent.has_config = true;
             }
         }
-        if let Some(sent) = &mut self.sent
-            && !sent.waiting.is_empty()
-        {
-            self.tracker.points(&sent.waiting).await?;
-            sent.waiting.clear();
+        if !self.sent.waiting.is_empty() {
+            self.tracker.points(&self.sent.waiting).await?;
+            self.sent.waiting.clear();
         }
         Ok(())
     }
 
     /// Adds new points to those that wait.
     async fn take_points(&mut self) -> Result<(), TrackError> {
-        if self.sent.is_none() {
+        if !self.is_loaded {
             let place = self.tracker.place();
             let kept = self.place.get(self.tracker.file()).await?;
             let kept = kept.and_then(|kept| serde_json::from_slice::<Sent>(&kept).ok());
             let kept = kept.filter(|kept| kept.place == place);
-            self.sent = Some(kept.unwrap_or(Sent {
-                place,
-                ..Sent::default()
-            }));
+            self.sent = kept.unwrap_or_default();
+            self.sent.place = place;
+            self.is_loaded = true;
         }
         let new = self.progress.points(self.taken);
         self.taken += new.len();
-        if let Some(sent) = &mut self.sent {
-            sent.waiting.extend(new);
-        }
+        self.sent.waiting.extend(new);
         Ok(())
     }
 
@@ -241,32 +232,26 @@ impl Follower {
     async fn end_metrics(&mut self, ending: Ending) -> Result<RunRecord, TrackError> {
         self.advance().await?;
         let record = record(&self.place).await?;
-        if let Some(sent) = &mut self.sent
-            && ending.has_metrics
-            && sent.metrics_of != record.finished_at
-        {
+        if ending.has_metrics && self.sent.metrics_of != record.finished_at {
             for metrics in end::metrics(&self.place, &record).await? {
                 if !metrics.is_empty() {
                     self.tracker.metrics(&metrics).await?;
                 }
             }
-            sent.metrics_of.clone_from(&record.finished_at);
+            self.sent.metrics_of.clone_from(&record.finished_at);
         }
         Ok(record)
     }
 
     async fn rollouts(&mut self, record: &RunRecord) -> Result<(), TrackError> {
-        let Some(sent) = &mut self.sent else {
-            return Ok(());
-        };
-        if sent.rollouts_of == record.finished_at {
+        if self.sent.rollouts_of == record.finished_at {
             return Ok(());
         }
         let file = end::rollouts(&self.place, record).await?;
         let limit = file.time_to_send();
         let done = timeout(limit, self.tracker.rollouts(&file)).await;
         done.map_err(|_| TrackError::Late(limit))??;
-        sent.rollouts_of.clone_from(&record.finished_at);
+        self.sent.rollouts_of.clone_from(&record.finished_at);
         Ok(())
     }
 

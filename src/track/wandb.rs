@@ -3,7 +3,6 @@
 //! A small program, `wandb.py`, gets a command a line and answers each. What it logs goes the package's own way, so that its
 //! variables hold: with `WANDB_MODE=offline` nothing is sent, and `wandb sync` does it later.
 
-use std::env;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -21,7 +20,9 @@ use tokio::time::timeout;
 use super::end::RolloutTable;
 use super::{LAST, Opened, TrackError, Tracker};
 use crate::config::Secret;
+use crate::http::Secrets;
 use crate::progress::Point;
+use crate::python;
 
 const PROGRAM: &str = include_str!("wandb.py");
 
@@ -116,26 +117,14 @@ impl Wandb {
         let answer = answer.map_err(TrackError::Pipe)?;
         self.program = Some(program);
         match answer["error"].as_str() {
-            Some(error) => Err(TrackError::Package(self.without_key(error))),
+            Some(error) => {
+                let key = self.key.as_ref().map(Secret::reveal);
+                let shown = Secrets::new(key).shown(error.as_bytes());
+                Err(TrackError::Package(shown))
+            }
             None => Ok(answer),
         }
     }
-
-    fn without_key(&self, text: &str) -> String {
-        match &self.key {
-            Some(key) if !key.reveal().is_empty() => text.replace(key.reveal(), Secret::MASK),
-            _ => text.to_owned(),
-        }
-    }
-}
-
-/// The interpreters that may have the package, the likeliest first.
-fn interpreters() -> Vec<PathBuf> {
-    let active = env::var_os("VIRTUAL_ENV").map(PathBuf::from);
-    let folders = active.into_iter().chain([PathBuf::from(".venv")]);
-    let own = folders.map(|folder| folder.join("bin/python"));
-    let own = own.filter(|python| python.exists());
-    own.chain([PathBuf::from("python3")]).collect()
 }
 
 #[async_trait]
@@ -161,9 +150,7 @@ impl Tracker for Wandb {
             "id": id,
             "dir": self.folder,
         });
-        let mut tried = Vec::new();
-        for python in interpreters() {
-            tried.push(python.display().to_string());
+        for python in python::programs("python3") {
             let Ok(program) = Running::start(&python, self.key.as_ref()) else {
                 continue;
             };
@@ -175,9 +162,7 @@ impl Tracker for Wandb {
             }
         }
         self.program = None;
-        Err(TrackError::NoPackage {
-            tried: tried.join(", "),
-        })
+        Err(TrackError::NoPackage)
     }
 
     async fn config(&mut self, config: &Value) -> Result<(), TrackError> {

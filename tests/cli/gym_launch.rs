@@ -269,7 +269,7 @@ fn a_server_that_dies_is_named_with_the_end_of_its_log() {
     for (fault, last, done) in [
         (
             "dies",
-            "ImportError: adder_server needs a library; the key is ***",
+            "ImportError: adder_server needs a library; the key is ****",
             false,
         ),
         ("dies_later", "MemoryError: adder_server is full", true),
