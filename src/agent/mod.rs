@@ -131,8 +131,13 @@ fn judge(body: Bytes, needs_reward: bool, wording: &Wording<'_>) -> Result<Answe
         return Err(data(format!("the answer nests deeper than {most} levels")));
     }
     if fields.no_persist {
+        // The progress of trackers counts the reward.
+        let reward = fields
+            .reward
+            .map(|reward| serde_json::json!({"reward": reward}));
         return Err(Failure {
             failure_terminal: fields.failure_terminal,
+            answer: reward.map(|reward| reward.to_string().into()),
             ..(wording.failure)(
                 FailureClass::NotPersisted,
                 "the agent asked for its answer to be forgotten (_ng_no_persist)",

@@ -22,7 +22,7 @@ pub use self::recent::{Rates, SPAN};
 pub use self::series::Point;
 use self::series::{End, Series};
 use crate::gym::GymRules;
-use crate::outcome::OK;
+use crate::outcome::{AnswerFields, OK};
 use crate::retry::FailureClass;
 use crate::schema;
 
@@ -264,14 +264,9 @@ impl Progress {
                 _ if class == FailureClass::NotPersisted.name() => Some(End::Omitted),
                 _ => columns.terminal.value(row).then_some(End::Failed),
             };
-            if let State {
-                series: Some(series),
-                agents,
-                ..
-            } = &mut *state
-                && let Some(end) = end
-            {
-                series.count(name, end, valid(columns.rewards, row), agents);
+            let State { series, agents, .. } = &mut *state;
+            if let (Some(series), Some(end)) = (series, end) {
+                series.count(name, end, columns.any_reward(row), agents);
             }
         }
         state.recent.add(landed);
@@ -363,6 +358,7 @@ struct Columns<'a> {
     statuses: Option<&'a Int32Array>,
     terminal: &'a BooleanArray,
     rewards: &'a Float64Array,
+    answers: Option<&'a StringViewArray>,
     masked: Option<&'a BooleanArray>,
     input_tokens: Option<&'a Int64Array>,
     output_tokens: Option<&'a Int64Array>,
@@ -385,11 +381,20 @@ impl<'a> Columns<'a> {
             statuses: column(schema::HTTP_STATUS).and_then(|column| column.as_primitive_opt()),
             terminal: column(schema::TERMINAL)?.as_boolean_opt()?,
             rewards: column(schema::REWARD)?.as_primitive_opt()?,
+            answers: column(schema::ANSWER).and_then(|column| column.as_string_view_opt()),
             masked: column(schema::MASKED).and_then(|column| column.as_boolean_opt()),
             input_tokens: column(schema::INPUT_TOKENS).and_then(|column| column.as_primitive_opt()),
             output_tokens: column(schema::OUTPUT_TOKENS)
                 .and_then(|column| column.as_primitive_opt()),
             server_ms: column(schema::SERVER_MS).and_then(|column| column.as_primitive_opt()),
+        })
+    }
+
+    /// Returns the reward of an answer, also of one that is a failure.
+    fn any_reward(&self, row: usize) -> Option<f64> {
+        valid(self.rewards, row).or_else(|| {
+            let answers = self.answers.filter(|answers| answers.is_valid(row))?;
+            AnswerFields::parse(answers.value(row)).ok()?.reward
         })
     }
 }

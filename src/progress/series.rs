@@ -36,7 +36,8 @@ pub(super) struct Series {
 /// What NeMo Gym counts of an agent, and the progress does not.
 #[derive(Debug, Default)]
 struct Unscored {
-    masked: Rewards,
+    /// What answers said that do not score: masked, flagged as failed, or to be forgotten.
+    rewards: Rewards,
     num_masked: u64,
     omitted: u64,
 }
@@ -91,7 +92,7 @@ impl Series {
         agents: &BTreeMap<String, AgentProgress>,
     ) {
         self.ended += 1;
-        if matches!(end, End::Masked | End::Omitted) {
+        if end != End::Scored {
             if !self.agents.contains_key(name) {
                 self.agents.insert(name.to_owned(), Unscored::default());
             }
@@ -99,7 +100,7 @@ impl Series {
                 unscored.omitted += u64::from(end == End::Omitted);
                 unscored.num_masked += u64::from(end == End::Masked);
                 if let Some(sum) = reward {
-                    unscored.masked.add(Rewards { count: 1, sum });
+                    unscored.rewards.add(Rewards { count: 1, sum });
                 }
             }
         }
@@ -126,7 +127,7 @@ impl Series {
         for (name, agent) in agents {
             let unscored = self.agents.get(name).unwrap_or(&none);
             let mut all = agent.rewards;
-            all.add(unscored.masked);
+            all.add(unscored.rewards);
             let mut put = |metric: &str, value: f64| {
                 metrics.insert(format!("progress/{name}/{metric}"), value);
             };

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Records what NeMo Gym 0.7.0 logs to MLflow and W&B for the rollouts of a simulated agent, as `gym_series.json`.
+"""Records what NeMo Gym 0.7.0 logs to MLflow and W&B for the rollouts of a simulated agent, as `gym_series.json`: once where
+all goes well, and once where samples are masked and rollouts fail.
 
     VENV/bin/python tests/trackers/record.py target/debug/rollstream > tests/trackers/gym_series.json
 
@@ -23,19 +24,55 @@ BIN = Path(sys.executable).parent
 ROLLSTREAM = Path(sys.argv[1]).absolute()
 
 
+# NeMo Gym's program, where the agent's server has NeMo Gym's own metrics beside those of the simulated one, which also
+# chooses the key metrics.
+GYM = """
+from nemo_gym import reward_profile, rollout_collection
+from nemo_gym.cli.main import main
+
+asked = []
+
+class Request(rollout_collection.AggregateMetricsRequest):
+    def __init__(self, verify_responses):
+        asked.extend(verify_responses)
+        super().__init__(verify_responses=verify_responses)
+
+class Metrics(rollout_collection.AggregateMetrics):
+    @classmethod
+    def model_validate(cls, answer):
+        own = reward_profile.compute_aggregate_metrics(asked)
+        own.agent_metrics = {**answer["agent_metrics"], **own.agent_metrics}
+        coverage = {key: own.key_metrics[key] for key in own.key_metrics if key.startswith("coverage/")}
+        own.key_metrics = {**coverage, **answer["key_metrics"]}
+        return own
+
+rollout_collection.AggregateMetricsRequest = Request
+rollout_collection.AggregateMetrics = Metrics
+main()
+"""
+
+# The tests have the same.
+MASKED = (4, 12, 13)
+FAULTS = "2:1=failure_class 6=failure_terminal 9:0=error_500 15:2=no_persist"
+
+
 def post(url, body):
     request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
     return json.load(urllib.request.urlopen(request))
 
 
-def main(folder):
+def record(folder, is_lossy):
     tasks = [
         {"responses_create_params": {"input": [{"role": "user", "content": f"What is {n} + {n + 1}?"}]}, "expected_answer": 2 * n + 1}
         for n in range(1, 26)
     ]
+    for index in MASKED if is_lossy else ():
+        tasks[index]["mask_sample"] = True
     named = ({**task, "agent_ref": {"name": "math"}} for task in tasks)
     (folder / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in named))
     sim = [ROLLSTREAM, "sim", "--port", "0", "--json", "--gym", "0.7", "--agents", "math", "--latency", "fixed:0ms"]
+    for fault in FAULTS.split() if is_lossy else ():
+        sim += ["--fault-at", fault]
     sim = subprocess.Popen(sim, stdout=subprocess.PIPE, text=True)
     head = int(json.loads(sim.stdout.readline())["head_server"].rsplit(":", 1)[1])
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -56,7 +93,8 @@ def main(folder):
         keys += ["head_server.host=127.0.0.1", f"head_server.port={head}", f"mlflow_tracking_uri={url}"]
         keys += ["mlflow_experiment_name=e", "mlflow_run_name=r", "wandb_project=p", "wandb_name=r"]
         keys += ["wandb_api_key=" + "0" * 40, f"results_dir={folder}"]
-        gym = [BIN / "gym", "eval", "run", "--no-serve", *(f"+{key}" for key in keys)]
+        keys += ["route_failures_to_sidecar=true", "count_missing_rollouts_as_zero=true"] if is_lossy else []
+        gym = [sys.executable, "-c", GYM, "eval", "run", "--no-serve", *(f"+{key}" for key in keys)]
         environment = {**os.environ, "WANDB_MODE": "offline"}
         subprocess.run(gym, cwd=folder, check=True, env=environment, stdout=sys.stderr)
         found = post(f"{url}/api/2.0/mlflow/runs/search", {"experiment_ids": ["1"]})["runs"][0]
@@ -73,13 +111,24 @@ def main(folder):
     records = [sys.executable, HERE / "wandb_records.py", folder / "wandb"]
     lines = subprocess.run(records, check=True, capture_output=True, text=True).stdout.splitlines()
     history = [record["history"] for record in map(json.loads, lines) if "history" in record]
-    rows = len((folder / "r.jsonl").read_text().splitlines())
-    # Time differs from run to run, and so does what the package says of a table's file.
-    del series["progress/total/rollouts_per_min"]
-    is_same = re.compile("(?!_timestamp|_runtime|progress/total/|Rollouts)").match
+    # Time differs from run to run, and so do the names and sums of files.
+    rate = "progress/total/rollouts_per_min"
+    series[rate] = [[step, None] for step, _ in series[rate]]
+    is_same = re.compile("(?!_timestamp|_runtime|progress/total/|Rollouts.(path|sha256|size))").match
     history = [{key: value for key, value in record.items() if is_same(key)} for record in history]
-    print(json.dumps({"rollouts": rows, "mlflow": series, "tags": tags, "wandb": history}))
+    return {"mlflow": series, "tags": tags, "wandb": history, "table": table_of(folder)}
 
 
-with tempfile.TemporaryDirectory() as folder:
-    main(Path(folder))
+def table_of(folder):
+    """The form of the file with the table of rollouts that W&B gets. NeMo Gym's cells are bytes, which the package writes as
+    lists of numbers."""
+    (path,) = folder.glob("**/media/table/*.table.json")
+    table = json.loads(path.read_text())
+    return {"columns": table["columns"], "rows": len(table["data"])}
+
+
+recorded = {}
+for name in ("healthy", "lossy"):
+    with tempfile.TemporaryDirectory() as folder:
+        recorded[name] = record(Path(folder), name == "lossy")
+print(json.dumps(recorded))

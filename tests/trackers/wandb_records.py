@@ -45,6 +45,9 @@ for path in sorted(glob.glob(f"{sys.argv[1]}/wandb/offline-run-*/*.wandb")):
         elif kind == "history":
             items = record.history.item
             found = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
+        elif kind == "artifact":
+            files = {file.path: file.local_path for file in record.artifact.manifest.contents}
+            found = {"name": record.artifact.name, "type": record.artifact.type, "files": files}
         elif kind == "exit":
             found = {"exit_code": record.exit.exit_code}
         if found is not None:

@@ -14,40 +14,93 @@ use serde_json::{Value, json};
 
 use self::server::{Mood, Server};
 use crate::common::{Ended, Folder, Program, Simulated, instant, sums};
+use crate::s3_server::{ACCESS_KEY, S3Server, SECRET_KEY};
 
 const TOKEN: &str = "token-Very-Secret-1234567890";
 
 /// Each metric with its steps and values.
 type Series = BTreeMap<String, Vec<(u64, f64)>>;
 
-fn of_gym() -> Value {
-    let text = include_str!("../../trackers/gym_series.json");
-    serde_json::from_str(text).unwrap()
-}
-
 /// The rollouts for which NeMo Gym's series were recorded.
 struct Scene {
     folder: Folder,
     agents: Simulated,
+    /// The name of the recording.
+    name: &'static str,
+    options: &'static str,
 }
 
 impl Scene {
     fn new() -> Self {
+        Self::with("healthy", &[], "", "")
+    }
+
+    /// With masked samples, and rollouts that fail. `record.py` has the same.
+    fn lossy() -> Self {
+        let faults = "2:1=failure_class 6=failure_terminal 9:0=error_500 15:2=no_persist";
+        let once = "--max-attempts 1 --infra-budget 1 --data-budget 1";
+        Self::with("lossy", &[4, 12, 13], faults, once)
+    }
+
+    fn with(name: &'static str, masked: &[usize], faults: &str, options: &'static str) -> Self {
+        let faults = faults.split_whitespace();
         let config = SimConfig {
             gym: "0.7".parse::<GymChoice>().unwrap(),
+            fault_at: faults.map(|fault| fault.parse().unwrap()).collect(),
             ..instant(["math"])
         };
-        let tasks = sums(25).into_iter().map(|task| task.for_agent("math"));
+        let tasks = sums(25).into_iter().enumerate().map(|(index, task)| {
+            let task = task.for_agent("math");
+            if masked.contains(&index) {
+                task.with("mask_sample", true)
+            } else {
+                task
+            }
+        });
         Self {
             folder: Folder::with_tasks(tasks),
             agents: Simulated::start(config),
+            name,
+            options,
         }
     }
 
     fn collect(&self) -> Program {
-        let line = "collect -i tasks.jsonl -o run --num-repeats 4 --concurrency 1 --partitions 1";
-        let program = self.folder.rollstream(line);
-        program.args(&self.agents.options())
+        self.collect_to("run")
+    }
+
+    fn collect_to(&self, place: &str) -> Program {
+        let line = "collect -i tasks.jsonl --num-repeats 4 --concurrency 1 --partitions 1";
+        let program = self.folder.rollstream(line).args(self.options);
+        program
+            .arg("--output")
+            .arg(place)
+            .args(&self.agents.options())
+    }
+
+    /// What NeMo Gym logged.
+    fn theirs(&self) -> Value {
+        let text = include_str!("../../trackers/gym_series.json");
+        serde_json::from_str::<Value>(text).unwrap()[self.name].take()
+    }
+
+    /// The series are those that NeMo Gym gave to MLflow.
+    #[track_caller]
+    fn are_those_of_gym(&self, mut series: Series) {
+        let mut theirs: BTreeMap<String, Vec<(u64, Option<f64>)>> =
+            serde_json::from_value(self.theirs()["mlflow"].take()).unwrap();
+        // The rate differs from run to run.
+        let rate = "progress/total/rollouts_per_min";
+        let (ours, expected) = (series.remove(rate).unwrap(), theirs.remove(rate).unwrap());
+        assert!(ours.iter().all(|(_, rate)| *rate > 0.0));
+        let steps = |(step, _): &(u64, f64)| *step;
+        let expected: Vec<u64> = expected.iter().map(|(step, _)| *step).collect();
+        assert_eq!(ours.iter().map(steps).collect::<Vec<_>>(), expected);
+        let values = |(step, value): (u64, Option<f64>)| (step, value.unwrap());
+        let theirs = theirs
+            .into_iter()
+            .map(|(key, points)| (key, points.into_iter().map(values).collect()));
+        are_the_same(&series, &theirs.collect());
     }
 
     /// A file of the run that notes what a tracker has.
@@ -70,21 +123,22 @@ fn to_mlflow(program: Program, url: &str) -> Program {
     program.args(&format!("{keys} +mlflow_tracking_uri={url}"))
 }
 
-/// The series are those of NeMo Gym but for the rate, which differs from run to run.
+/// The same names and steps, and values that differ by rounding at most.
 #[track_caller]
-fn are_those_of_gym(mut series: Series) {
-    let rates = series.remove("progress/total/rollouts_per_min").unwrap();
-    assert!(rates.len() == 100 && rates.iter().all(|(_, rate)| *rate > 0.0));
-    let expected: Series = serde_json::from_value(of_gym()["mlflow"].clone()).unwrap();
-    keep_common(&mut series, &expected);
-    assert_eq!(series, expected);
-}
-
-/// Leaves out metrics of the agent that only rollstream computes: the simulated server answers NeMo Gym with a few.
-fn keep_common<V>(ours: &mut BTreeMap<String, V>, theirs: &BTreeMap<String, V>) {
-    let before = ours.len();
-    ours.retain(|key, _| !key.starts_with("math/") || theirs.contains_key(key));
-    assert!(before > ours.len() && ours.contains_key("math/mean/reward"));
+fn are_the_same(ours: &Series, theirs: &Series) {
+    let names = |series: &Series| series.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(ours), names(theirs));
+    for (name, theirs) in theirs {
+        let ours = &ours[name];
+        assert_eq!(ours.len(), theirs.len(), "{name}: {ours:?} {theirs:?}");
+        for (ours, theirs) in ours.iter().zip(theirs) {
+            let is_close = (ours.1 - theirs.1).abs() <= 1e-12 * theirs.1.abs() + 1e-15;
+            assert!(
+                ours.0 == theirs.0 && is_close,
+                "{name}: {ours:?} {theirs:?}"
+            );
+        }
+    }
 }
 
 fn warnings(ended: &Ended) -> Vec<&str> {
@@ -98,7 +152,7 @@ fn what_is_logged_has_the_names_and_values_of_nemo_gym() {
     let program = to_mlflow(scene.collect(), &server.url).env("MLFLOW_TRACKING_TOKEN", TOKEN);
     let ended = program.run().succeeded();
     assert!(ended.stderr.contains("note: MLflow: http://"), "{ended:?}");
-    are_those_of_gym(server.series());
+    scene.are_those_of_gym(server.series());
     let all = server.asked("");
     let bearer = format!("Bearer {TOKEN}");
     assert!(
@@ -121,6 +175,23 @@ fn what_is_logged_has_the_names_and_values_of_nemo_gym() {
     assert_eq!(
         scene.folder.json("run/run.json")["settings"]["mlflow_tracking_token"],
         "****"
+    );
+}
+
+#[test]
+fn masked_and_failed_rollouts_are_counted_as_nemo_gym_counts_them() {
+    let (scene, server) = (Scene::lossy(), Server::start(Mood::Well));
+    let program = scene.collect().args("+count_missing_rollouts_as_zero=true");
+    to_mlflow(program, &server.url).run().exited_with(3);
+    scene.are_those_of_gym(server.series());
+    let table = server.asked("mlflow-artifacts/artifacts/1/r1/artifacts/rollouts.json");
+    let table: Value = serde_json::from_str(&table[0].body).unwrap();
+    let theirs = &scene.theirs()["table"];
+    let rows = table["data"].as_array().unwrap().len() as u64;
+    // All but the one that the agent asked to forget.
+    assert_eq!(
+        (&table["columns"], Some(rows + 1)),
+        (&theirs["columns"], theirs["rows"].as_u64())
     );
 }
 
@@ -182,9 +253,30 @@ fn a_tracker_that_fails_costs_the_sweep_nothing_and_gets_the_rest_later() {
         server.set(Mood::Well);
         let export = scene.folder.rollstream("export run");
         export.env("MLFLOW_TRACKING_TOKEN", TOKEN).run().succeeded();
-        are_those_of_gym(server.series());
+        scene.are_those_of_gym(server.series());
         assert_eq!(scene.noted("mlflow").get("waiting"), None);
     }
+}
+
+#[test]
+fn a_run_in_an_object_store_is_logged_as_any_other() {
+    let (scene, server) = (Scene::new(), Server::start(Mood::Answers(500)));
+    let store = S3Server::start();
+    let endpoint = format!("http://{}", store.address());
+    let at_store = |program: Program| {
+        let program = program.env("AWS_ENDPOINT", &endpoint);
+        let program = program.env("AWS_ALLOW_HTTP", "true");
+        let program = program.env("AWS_ACCESS_KEY_ID", ACCESS_KEY);
+        program.env("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    };
+    let collect = scene.collect_to("s3://sweeps/run");
+    let ended = at_store(to_mlflow(collect, &server.url)).run().succeeded();
+    assert_eq!(warnings(&ended).len(), 1, "{ended:?}");
+    server.set(Mood::Well);
+    let export = scene.folder.rollstream("export s3://sweeps/run");
+    at_store(export).run().succeeded();
+    scene.are_those_of_gym(server.series());
+    assert_eq!(server.asked("rollouts.json").len(), 1);
 }
 
 #[test]

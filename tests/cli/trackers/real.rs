@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
+use std::fs;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-use super::{Scene, Series, are_those_of_gym, keep_common, of_gym, to_mlflow, warnings};
+use super::{Scene, Series, are_the_same, to_mlflow, warnings};
 use crate::common::Folder;
 
 /// Far longer than anything takes: a test that fails must not hang.
@@ -124,11 +125,11 @@ fn a_real_server_of_mlflow_has_it_all() {
         };
         series.insert(key.to_owned(), points.map(point).collect());
     }
-    are_those_of_gym(series);
+    scene.are_those_of_gym(series);
     let tags = run["data"]["tags"].as_array().unwrap().iter();
     let tags = tags.map(|tag| (tag["key"].as_str().unwrap(), tag["value"].as_str().unwrap()));
     let expected: BTreeMap<String, String> =
-        serde_json::from_value(of_gym()["tags"].clone()).unwrap();
+        serde_json::from_value(scene.theirs()["tags"].take()).unwrap();
     let expected = expected
         .iter()
         .map(|(key, value)| (key.as_str(), value.as_str()));
@@ -175,38 +176,65 @@ fn the_package_of_wandb_logs_it_all_offline() {
     assert_eq!(of("run")[0]["project"], "p");
     assert_eq!(of("config")[0]["wandb_api_key"], "****");
     assert_eq!(of("exit")[0]["exit_code"], 0);
-    let values = |history: Vec<&Value>| {
-        let mut values: BTreeMap<String, Vec<Value>> = BTreeMap::new();
-        for record in history {
-            for (key, value) in record.as_object().unwrap() {
-                let is_same = !key.starts_with('_')
-                    && !key.starts_with("progress/total")
-                    && !key.starts_with("Rollouts");
-                if is_same {
-                    values.entry(key.clone()).or_default().push(value.clone());
-                }
-            }
-        }
-        values
-    };
-    let theirs = of_gym()["wandb"].clone();
-    let theirs = values(theirs.as_array().unwrap().iter().collect());
-    let mut ours = values(of("history"));
-    keep_common(&mut ours, &theirs);
-    assert_eq!(ours, theirs);
+    let theirs = scene.theirs();
+    let history = theirs["wandb"].as_array().unwrap().iter();
+    are_the_same(&series(of("history")), &series(history.collect()));
     let table = of("history")
         .into_iter()
         .find(|record| record.get("Rollouts._type").is_some())
         .unwrap();
-    assert_eq!(
-        (&table["Rollouts._type"], &table["Rollouts.nrows"]),
-        (&json!("table-file"), &json!(100))
-    );
+    let mut theirs = theirs["wandb"].as_array().unwrap().iter();
+    let theirs = theirs.find(|record| record.get("Rollouts._type").is_some());
+    for (key, value) in theirs.unwrap().as_object().unwrap() {
+        match key.as_str() {
+            "_step" => {}
+            // The names of artifacts are drawn.
+            "Rollouts.artifact_path" | "Rollouts._latest_artifact_path" => {
+                let ours = table[key].as_str().unwrap();
+                assert_eq!(form(ours), form(value.as_str().unwrap()), "{key}");
+            }
+            _ => assert_eq!(table[key], *value, "{key}"),
+        }
+    }
     let path = table["Rollouts.path"].as_str().unwrap();
     let names = scene.folder.content();
     let file = names.iter().find(|name| name.ends_with(path)).unwrap();
+    let rows = scene.folder.json(file)["data"].take();
+    assert_eq!(rows.as_array().unwrap().len(), 100);
+    let artifact = of("artifact")[0];
+    assert_eq!(artifact["type"], "run_table");
+    let id = of("run")[0]["id"].as_str().unwrap();
+    assert_eq!(artifact["name"], format!("run-{id}-Rollouts"));
+    let file = fs::read_to_string(artifact["files"]["Rollouts.table.json"].as_str().unwrap());
+    let file: Value = serde_json::from_str(&file.unwrap()).unwrap();
     assert_eq!(
-        scene.folder.json(file)["data"].as_array().unwrap().len(),
-        100
+        (&file["_type"], &file["nrows"], &file["data"]),
+        (&json!("table"), &json!(100), &rows)
     );
+}
+
+/// The series in the history of W&B. Only the progress has steps that mean something.
+fn series(history: Vec<&Value>) -> Series {
+    let mut series = Series::new();
+    for record in history {
+        for (key, value) in record.as_object().unwrap() {
+            let is_series = !["_", "progress/total", "Rollouts"]
+                .iter()
+                .any(|start| key.starts_with(start));
+            if is_series {
+                let step = record["_step"].as_u64().unwrap();
+                let step = if key.starts_with("progress") { step } else { 0 };
+                let point = (step, value.as_f64().unwrap());
+                series.entry(key.clone()).or_default().push(point);
+            }
+        }
+    }
+    series
+}
+
+/// An address with the part left out that is drawn.
+fn form(address: &str) -> String {
+    let (scheme, rest) = address.split_once("://").unwrap();
+    let end = rest.find([':', '/']).unwrap();
+    format!("{scheme}://X{}", &rest[end..])
 }
