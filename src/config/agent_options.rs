@@ -212,6 +212,8 @@ pub enum Rules {
     /// The current ones.
     #[default]
     PerSample,
+    /// The current ones in which a batch takes each turn together.
+    Lockstep,
     /// The older form in which each sample went at its own pace.
     PerSampleLegacy,
     /// The older form in which a batch took each turn together.

@@ -22,9 +22,10 @@ use super::same_json::{Keys, same, same_but};
 use super::scripted_servers::{Asked, ScriptedServers};
 
 /// Folder of what is expected, and the rules that give it.
-const FORMS: [(&str, &str); 3] = [
+const FORMS: [(&str, &str); 4] = [
     ("expected", "per-sample"),
     ("expected_older_async", "per-sample-legacy"),
+    ("expected_lockstep", "lockstep"),
     ("expected_older_sync", "lockstep-legacy"),
 ];
 
@@ -113,6 +114,11 @@ async fn compare(directory: &Path, folder: &Path, case: &Value, way: &Way) -> Re
     }
     let (name, metrics) = match way.rules {
         "per-sample" => ("group_metrics", group_metrics(&facts)),
+        "lockstep" => {
+            let metrics = Value::from(batch_metrics(&facts, Driver::Lockstep)).to_string();
+            let expected = expected["batch_metrics"].to_string();
+            return same_but(&expected, &metrics, Keys::Unordered);
+        }
         "per-sample-legacy" => {
             let metrics = batch_metrics_legacy(&facts, LegacyForm::PerSample);
             ("batch_metrics", metrics)

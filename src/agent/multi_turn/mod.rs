@@ -204,9 +204,10 @@ impl Environments {
 
 /// The version of NeMo RL's rollout that a sample follows. The versions differ only in this:
 ///
-/// | | `per-sample` | `per-sample-legacy` | `lockstep-legacy` |
+/// | | `per-sample` | `per-sample-legacy` | `lockstep`, `lockstep-legacy` |
 /// |---|---|---|---|
 /// | a generation that hit its length limit ends the sample, after its step | yes | no | no |
+/// | such a generation makes the sample truncated | yes | no | `lockstep` |
 /// | a generation that fails | fails the sample | ends the sample, which is kept | fails the batch |
 /// | an environment that fails | fails the sample | fails the sample | fails the batch |
 /// | no room at all for an observation | none of its tokens count | none of its tokens count | failure |
@@ -215,11 +216,6 @@ impl Environments {
 /// | an end in the last turn counts as out of turns | yes | yes | no |
 /// | rewards are added in | 64 bit | 64 bit | 32 bit |
 impl Rules {
-    /// Returns whether a generation that hit its length limit ends the sample, after its step.
-    pub fn generation_limit_truncates(self) -> bool {
-        self == Self::PerSample
-    }
-
     /// Returns whether a generation that fails ends the sample, which is kept as it is.
     pub fn keeps_sample_without_generation(self) -> bool {
         self == Self::PerSampleLegacy
@@ -227,6 +223,6 @@ impl Rules {
 
     /// Returns whether the last column of the table holds.
     pub fn is_lockstep(self) -> bool {
-        self == Self::LockstepLegacy
+        matches!(self, Self::Lockstep | Self::LockstepLegacy)
     }
 }

@@ -27,6 +27,8 @@ pub struct SampleState {
     ended_by_model: bool,
     terminated: bool,
     truncated: bool,
+    /// Whether a generation hit its length limit, where that does not end the sample.
+    hit_limit: bool,
 }
 
 /// The counts of a sample.
@@ -113,6 +115,7 @@ impl SampleState {
             ended_by_model: false,
             terminated: false,
             truncated: false,
+            hit_limit: false,
         }
     }
 
@@ -152,9 +155,8 @@ impl SampleState {
             token_count: tokens,
             ..Message::text("assistant", generation.text)
         });
-        if generation.truncated && self.rules.generation_limit_truncates() {
-            self.truncated = true;
-        }
+        self.truncated |= generation.truncated && self.rules == Rules::PerSample;
+        self.hit_limit |= generation.truncated && self.rules == Rules::Lockstep;
     }
 
     /// Ends the sample as it is, since the model generates nothing more.
@@ -227,6 +229,7 @@ impl SampleState {
     /// Returns the answer of the ended sample, as JSON text.
     pub fn into_answer(self, row: &Value, task_name: &str) -> Vec<u8> {
         let counts = &self.counts;
+        let truncated = self.truncated || self.hit_limit;
         let kept = KEPT.into_iter().filter_map(|name| {
             let value = row.get(name)?;
             Some((name.to_owned(), value.clone()))
@@ -241,7 +244,7 @@ impl SampleState {
             message_log: &self.log,
             env_extras: &self.env_info,
             final_stop_strings: self.stop_strings.as_deref(),
-            truncated: self.truncated,
+            truncated,
             terminated: self.terminated,
             max_turns_reached: self.is_out_of_turns(),
             turn_count: counts.turns,
@@ -253,7 +256,7 @@ impl SampleState {
             turn_total_tokens: counts.turn_total_tokens(),
             per_worker_token_counts: &counts.per_worker,
             response: json!({
-                "status": if self.truncated { "incomplete" } else { "completed" },
+                "status": if truncated { "incomplete" } else { "completed" },
                 "usage": {
                     "input_tokens": input_tokens,
                     "output_tokens": counts.assistant_tokens,

@@ -347,7 +347,7 @@ fn all_forms_do_what_the_suite_expects_with_both_drivers() {
                         let form = LegacyForm::PerSample;
                         ("batch_metrics", batch_metrics_legacy(&facts, form))
                     }
-                    Rules::LockstepLegacy => {
+                    Rules::Lockstep | Rules::LockstepLegacy => {
                         let form = LegacyForm::Lockstep;
                         ("batch_metrics", batch_metrics_legacy(&facts, form))
                     }
