@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{
     Pid, Signal, WaitOptions, getpid, getsid, kill_process, kill_process_group, setsid, wait,
+    waitpid,
 };
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{Receiver, channel};
@@ -103,6 +104,8 @@ pub(super) async fn kill_orphans(kept: Option<u32>) {
         }
         for pid in left {
             let _ = kill_process(pid, Signal::KILL);
+            // The first thread of a process may have ended before others: only this tells. Children of others come later.
+            let _ = waitpid(Some(pid), WaitOptions::NOHANG);
         }
         sleep(TICK).await;
     }
@@ -173,16 +176,15 @@ impl Below {
     }
 }
 
-/// Returns the children of this process that are asked for, and all that descends from them, but for processes that have
-/// ended, as `/proc` lists them.
+/// Returns the children of this process that are asked for, and all that descends from them, as `/proc` lists them.
 fn descendants(is_asked: impl Fn(Pid) -> bool) -> Vec<Pid> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let parents: Vec<(Pid, i32)> = entries
         .filter_map(|entry| {
             let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
             let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-            let (state, parent) = state_and_parent(&stat)?;
-            (state != 'Z').then_some((pid, parent))
+            let (_, parent) = state_and_parent(&stat)?;
+            Some((pid, parent))
         })
         .collect();
     let children = |of: Pid| {
