@@ -23,6 +23,7 @@ use futures::TryStreamExt;
 use object_store::path::Path;
 
 use super::register_store;
+use crate::error::Error;
 use crate::gym::GYM_05;
 use crate::schema;
 use crate::store::segment::{Committed, Decisions, Key, Ledger, Row};
@@ -278,6 +279,35 @@ fn rows_of(segment: &OpenSegment) -> Result<Vec<Row>> {
         rows.extend(Row::of(&outcomes?)?);
     }
     Ok(rows)
+}
+
+/// How often a run is read whose parts are replaced meanwhile.
+const LOOKS: usize = 4;
+
+/// Reads a run that another process may be finishing: again, if parts that were listed are replaced meanwhile. Whoever reads
+/// them then may fail, or miss their rows.
+pub(crate) async fn unless_replaced<T, F: Future<Output = Result<T, Error>>>(
+    run: &RunStore,
+    read: impl Fn() -> F,
+) -> Result<T, Error> {
+    // In an object store nothing is replaced.
+    let looks = run.local_path().map_or(1, |_| LOOKS);
+    for _ in 1..looks {
+        let before = published(run).await?;
+        let read = read().await;
+        if before.is_subset(&published(run).await?) {
+            return read;
+        }
+    }
+    read().await
+}
+
+async fn published(run: &RunStore) -> Result<HashSet<Path>, StoreError> {
+    let mut parts = HashSet::new();
+    for table in schema::TABLES {
+        parts.extend(run.parts(table).await?);
+    }
+    Ok(parts)
 }
 
 /// Opens the segments on this machine. A segment that disappears meanwhile has become parts.

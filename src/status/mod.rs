@@ -86,7 +86,7 @@ impl RunStatus {
     /// # Errors
     /// There is no run ([`StoreError::NoRun`]), its record is of another version, or the store failed.
     pub async fn of(run: &RunStore) -> Result<Self, Error> {
-        Self::at(run, Utc::now()).await
+        session::unless_replaced(run, || Self::at(run, Utc::now())).await
     }
 
     async fn at(run: &RunStore, now: DateTime<Utc>) -> Result<Self, Error> {

@@ -1,9 +1,12 @@
+use std::fs;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringViewArray};
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
+use datafusion::prelude::SessionContext;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -13,6 +16,7 @@ use crate::config::{AgentSettings, Settings};
 use crate::outcome::{Answer, AnswerFields, Outcome, OutcomeBatchBuilder, Times, Verdict, Waited};
 use crate::retry::{Failure, FailureClass};
 use crate::schema;
+use crate::session::{self, RunTables, unless_replaced};
 use crate::store::{
     LockOptions, PartWriter, RunCounts, RunLock, RunRecord, RunState, RunStore, SegmentWriter,
     StoreError, part_name,
@@ -262,6 +266,26 @@ async fn every_planned_rollout_is_done_failed_or_pending_with_its_agent() {
         (b.figures.mean_reward, total.mean_reward),
         (None, Some(0.5))
     );
+}
+
+#[tokio::test]
+async fn parts_that_are_replaced_while_they_are_read_are_read_again() {
+    let written = Written::new(RunState::Running).await;
+    let parts = written.run.local_path().unwrap().join(schema::TASKS);
+    let looks = AtomicUsize::new(0);
+    let read = unless_replaced(&written.run, || async {
+        let session = SessionContext::new_with_config(session::config());
+        let tables = RunTables::look(&written.run).await?;
+        tables.register(&session).await?;
+        if looks.fetch_add(1, Ordering::Relaxed) == 0 {
+            fs::rename(parts.join("all.parquet"), parts.join("merged.parquet")).unwrap();
+        }
+        let rows = session.sql("SELECT task_index FROM tasks").await?;
+        let rows = rows.collect().await?;
+        Ok(rows.iter().map(RecordBatch::num_rows).sum::<usize>())
+    });
+    assert_eq!(read.await.unwrap(), TASKS.len());
+    assert_eq!(looks.into_inner(), 2);
 }
 
 #[tokio::test]

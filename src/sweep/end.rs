@@ -13,7 +13,7 @@ use crate::import::Zeros;
 use crate::measure::{self, Live, Measurement, MetricsReport, Price, Source, zeros};
 use crate::report::{NothingScored, SweepReport};
 use crate::run::StopReason;
-use crate::session::{self, RunTables};
+use crate::session::{self, RunTables, unless_replaced};
 use crate::status::RunStatus;
 use crate::store::{LockOptions, LockScope, RunCounts, RunLock, RunState, RunStore, StoreError};
 
@@ -287,8 +287,11 @@ impl Sweep {
 
     /// Counts the rollouts of the whole run, of which this process may work on a share.
     pub(super) async fn counts_of_all(&self) -> Result<RunCounts, Error> {
-        let session = self.session(None).await?;
-        let counts = expand::counts(&session).await?;
+        let counts = unless_replaced(&self.run, || async {
+            let session = self.session(None).await?;
+            Ok(expand::counts(&session).await?)
+        });
+        let counts = counts.await?;
         let sum = |of: fn(&AgentCounts) -> u64| counts.iter().map(of).sum::<u64>();
         Ok(RunCounts {
             planned: sum(|agent| agent.num_rollouts),
