@@ -60,6 +60,7 @@
 //! | [`show`] | step: all that people see |
 //! | `view` | runs as pages in a browser, and as a file |
 //! | `sweep` | the steps as one plan: begin, resume, extend, replace |
+//! | `cluster` | a sweep on many machines, with Ballista (cargo feature `cluster`) |
 //! | `launch` | NeMo Gym's own programs around a sweep: data, servers, and their end |
 //! | [`sim`] | agents to try all this with |
 //! | [`cli`] | the commands |
@@ -69,6 +70,8 @@
 pub mod agent;
 pub mod call;
 pub mod cli;
+#[cfg(feature = "cluster")]
+mod cluster;
 pub mod config;
 pub mod environment;
 mod error;

@@ -182,6 +182,12 @@ impl<S: Operator> OperatorExec<S> {
         }
     }
 
+    /// The operator itself, for those that encode plans.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn operator(&self) -> &S {
+        &self.operator
+    }
+
     fn is_single(&self) -> bool {
         matches!(self.operator.distribution(), Distribution::SinglePartition)
     }

@@ -10,8 +10,8 @@ use super::measurement::{DEFAULT_MEMORY, FamilyArgs};
 use super::output::{DisplayArgs, Exit, note, unless_gone, wants_colors, warn};
 use super::signals::{interrupted, stop_on_signal};
 use super::sweep_args::SweepArgs;
-use super::{gym_output, health, view};
-use crate::config::{ConfigError, Resolved, Settings, Span};
+use super::{cluster, gym_output, health, view};
+use crate::config::{Cluster, ConfigError, Resolved, Settings, Span};
 use crate::error::{Error, FAILURE, Fatal};
 use crate::health::HealthOptions;
 use crate::http::raise_open_files;
@@ -145,6 +145,10 @@ async fn sweep(
         memory: DEFAULT_MEMORY,
     };
     health.check()?;
+    let place_of_work = settings.cluster.clone();
+    if place_of_work.is_some() {
+        cluster::required()?;
+    }
     let health = (settings.aggregate && settings.health_check).then_some(health);
     raise_open_files();
     let grace = settings.grace.duration();
@@ -163,8 +167,8 @@ async fn sweep(
     let trackers = track(&tracked, &sweep, &progress, display)?;
     let shutdown = sweep.shutdown();
     let (report, died) = match gym {
-        Some(gym) => unless_died(sweep, gym).await,
-        None => (sweep.collect().await, None),
+        Some(gym) => unless_died(sweep, place_of_work, gym).await,
+        None => (collect_at(sweep, place_of_work).await, None),
     };
     let mut unlogged = Vec::new();
     if let Some(trackers) = trackers {
@@ -233,13 +237,22 @@ async fn sweep(
     }
 }
 
+/// Collects here, or on a cluster.
+async fn collect_at(sweep: Sweep, cluster: Option<Cluster>) -> Result<SweepReport, Error> {
+    match cluster {
+        Some(cluster) => cluster::collect(sweep, &cluster).await,
+        None => sweep.collect().await,
+    }
+}
+
 /// Collects until the end, or until a server dies: then calls in flight are dropped, since they have nobody to answer.
 async fn unless_died(
     sweep: Sweep,
+    cluster: Option<Cluster>,
     gym: &mut Launch,
 ) -> (Result<SweepReport, Error>, Option<LaunchError>) {
     let shutdown = sweep.shutdown();
-    let mut collect = pin!(sweep.collect());
+    let mut collect = pin!(collect_at(sweep, cluster));
     let died = tokio::select! {
         report = &mut collect => return (report, None),
         died = gym.died() => died,

@@ -5,6 +5,7 @@
 
 mod aggregate;
 mod check;
+mod cluster;
 mod collect;
 mod compare;
 mod config;
@@ -43,6 +44,7 @@ use tokio::runtime::Builder;
 
 use aggregate::AggregateArgs;
 use check::CheckArgs;
+use cluster::ClusterArgs;
 use collect::CollectArgs;
 use compare::CompareArgs;
 use export::ExportArgs;
@@ -125,6 +127,9 @@ pub enum Command {
     Import(ImportArgs),
     /// Write a run as the files of a NeMo Gym collection
     Export(ExportArgs),
+    /// Run the processes of a cluster, which `collect --cluster` uses
+    #[command(after_help = cluster::EXAMPLES)]
+    Cluster(ClusterArgs),
     /// Serve simulated agents and a head server, for demos, tests and benchmarks
     Sim(Box<SimArgs>),
     /// Run a program until standard input ends, then end all that descends from it
@@ -234,6 +239,7 @@ async fn run(cli: Cli) -> Result<Exit, Error> {
         Command::Status(args) => status::status(args).await,
         Command::Import(args) => import::import(args).await,
         Command::Export(args) => export::export(args).await,
+        Command::Cluster(args) => cluster::cluster(args).await.map(|()| Exit::Done),
         Command::Sim(args) => sim::sim(*args).await,
         Command::Supervise(args) => launch::supervise(&args.program, &args.arguments)
             .await

@@ -53,6 +53,7 @@ pub(super) async fn resume(args: ResumeArgs) -> Result<Exit, Error> {
         extend: false,
         break_lock: false,
         shard: None,
+        cluster: None,
         split: None,
         ..settings.with(tracker_settings(&[])?)
     };

@@ -12,9 +12,9 @@ use serde_json::{Map, Value};
 
 use super::option_spec::{Check, Kind};
 use super::{
-    AgentKind, AgentSettings, Bytes, Concurrency, Driver, GroupFailure, KeyPath, Limit, ModelApi,
-    Repeats, Resources, RoutingMode, Rules, Secret, SeedField, ServerUrl, Shard, Span, Split,
-    VariableName,
+    AgentKind, AgentSettings, Bytes, Cluster, Concurrency, Driver, GroupFailure, KeyPath, Limit,
+    ModelApi, Repeats, Resources, RoutingMode, Rules, Secret, SeedField, ServerUrl, Shard, Span,
+    Split, VariableName,
 };
 use crate::gym::GymChoice;
 
@@ -36,7 +36,7 @@ macro_rules! option_values {
 }
 
 option_values! {
-    Text, Some(parses::<Self>) => Span, Limit, Bytes, Shard, SeedField, Split, GymChoice;
+    Text, Some(parses::<Self>) => Span, Limit, Bytes, Shard, SeedField, Split, GymChoice, Cluster;
     Text, Some(any) => String, PathBuf, RoutingMode, AgentKind, ModelApi, Resources, Driver, Rules, GroupFailure;
     Text, None => VariableName, ServerUrl, Secret;
     Texts, Some(any) => Vec<String>;

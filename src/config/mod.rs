@@ -30,7 +30,7 @@ pub use layers::{
 };
 pub(crate) use layers::{resolve, similar, suggestion, typed_text, typed_value, value_at};
 pub use memory::MemoryPlan;
-pub use names::{Secret, SeedField, ServerUrl, Split, VariableName};
+pub use names::{Cluster, Secret, SeedField, ServerUrl, Split, VariableName};
 pub use options::Settings;
 pub use quantity::{Bytes, Concurrency, Limit, Shard, Span};
 pub use repeats::{DEFAULT_AGENT, Repeats};

@@ -1,5 +1,5 @@
 //! Checked names: [`SeedField`] of a request, [`Split`] of data sets, [`VariableName`] of the environment, [`ServerUrl`],
-//! and a [`Secret`].
+//! [`Cluster`], and a [`Secret`].
 //!
 //! Secrets for agents are only ever given by the name of the environment variable that holds them. Errors about a variable
 //! or an address never repeat the text: it may be a secret in the wrong place.
@@ -13,8 +13,8 @@ use url::Url;
 
 use super::fields::{read_as_text, written_as_printed};
 
-read_as_text!(Split, VariableName, ServerUrl);
-written_as_printed!(Split, VariableName, ServerUrl, Secret);
+read_as_text!(Split, VariableName, ServerUrl, Cluster);
+written_as_printed!(Split, VariableName, ServerUrl, Cluster, Secret);
 
 /// The split of NeMo Gym's data sets that is prepared as the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,6 +160,60 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// The cluster that a sweep runs on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cluster {
+    /// A scheduler and this many executors, started on this machine for the sweep: `local:4`.
+    Local(usize),
+    /// The scheduler at this address: `grpc://host:50050`.
+    At {
+        /// Name or address of its machine.
+        host: String,
+        /// Its port.
+        port: u16,
+    },
+}
+
+impl Cluster {
+    /// The port of a scheduler whose address names none.
+    pub const PORT: u16 = 50_050;
+}
+
+impl FromStr for Cluster {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let broken = || {
+            "expected the address of a scheduler, such as grpc://host:50050, or local:4 for four executors on this \
+             machine"
+                .to_owned()
+        };
+        if let Some(count) = text.trim().strip_prefix("local:") {
+            let count = count.parse().ok().filter(|count| (1..=64).contains(count));
+            return count.map(Self::Local).ok_or_else(broken);
+        }
+        let url = Url::parse(text.trim()).map_err(|_| broken())?;
+        let is_plain =
+            url.scheme() == "grpc" && url.username().is_empty() && url.password().is_none();
+        match url.host_str() {
+            Some(host) if is_plain && !host.is_empty() => Ok(Self::At {
+                host: host.to_owned(),
+                port: url.port().unwrap_or(Self::PORT),
+            }),
+            _ => Err(broken()),
+        }
+    }
+}
+
+impl fmt::Display for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local(count) => write!(f, "local:{count}"),
+            Self::At { host, port } => write!(f, "grpc://{host}:{port}"),
+        }
+    }
+}
+
 /// An `http` or `https` address without user name, password, query and fragment.
 ///
 /// Its text never ends in `/`, so that a path can be appended: `format!("{url}/run")`.
@@ -212,6 +266,27 @@ impl fmt::Display for ServerUrl {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cluster_is_an_address_or_a_number_of_local_executors() {
+        for text in ["local:2", "grpc://host:7", "grpc://[::1]:50050"] {
+            assert_eq!(text.parse::<Cluster>().unwrap().to_string(), text);
+        }
+        for text in [
+            "http://h:1",
+            "local:0",
+            "local:x",
+            "host:50050",
+            "grpc://",
+            "grpc://u:p@h",
+        ] {
+            let message = text.parse::<Cluster>().unwrap_err();
+            assert!(
+                message.contains("local:4") && !message.contains("u:p"),
+                "{text}"
+            );
+        }
+    }
 
     #[test]
     fn flag_and_file_use_the_same_names() {

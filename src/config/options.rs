@@ -13,8 +13,8 @@ use super::option_spec::Group::{Agents, Calls, Failures, GymServers, Run, Tasks}
 use super::option_spec::Identity::{Content, Routing};
 use super::option_spec::{Identity, OptionSpec, options};
 use super::{
-    AgentSettings, Bytes, Concurrency, ConfigError, Limit, Repeats, RoutingMode, Secret, SeedField,
-    ServerUrl, Shard, Span, Split, VariableName,
+    AgentSettings, Bytes, Cluster, Concurrency, ConfigError, Limit, Repeats, RoutingMode, Secret,
+    SeedField, ServerUrl, Shard, Span, Split, VariableName,
 };
 use crate::gym::GymChoice;
 use crate::retry::{Backoff, Budgets};
@@ -194,6 +194,13 @@ options! {
         extend: bool, flag(Run, "--extend");
         /// Work on one of N shares of the tasks; other processes work on the others, in the same run
         shard: Option<Shard>, flag(Run, "--shard I/N");
+        /// Run the sweep on a cluster: the address of its scheduler, or local:N for N executors on this machine
+        cluster: Option<Cluster>, flag(Run, "--cluster grpc://HOST:PORT|local:N");
+        /// The --slots of all executors of the cluster together; each slot gets its share of the limits of calls
+        #[serde(deserialize_with = "super::fields::optional_count")]
+        cluster_slots: Option<u32>, flag(Run, "--cluster-slots N");
+        /// Allow a scheduler on another machine, though its connections are neither encrypted nor authenticated
+        insecure_network: bool, flag(Run, "--insecure-network");
         /// Take the run over from another process that holds its lock
         break_lock: bool, flag(Run, "--break-lock");
         /// Silence of this process after which others may take the run over [default: 1m, on an object store 3m]

@@ -24,6 +24,7 @@ pages! {
     sql "sql"
     gates "gates"
     object_stores "object-stores"
+    cluster "cluster"
     nemo_gym "nemo-gym"
     operating "operating"
     extending "extending"

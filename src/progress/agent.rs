@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::session::row;
 use crate::store::RunCounts;
 
 /// Rewards of rollouts, without those of masked ones.
-#[derive(Debug, Default, Clone, Copy, PartialEq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Rewards {
     /// How many there are.
     pub count: u64,
@@ -23,6 +25,13 @@ impl Rewards {
     pub(super) fn add(&mut self, other: Self) {
         self.count += other.count;
         self.sum += other.sum;
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            count: self.count.saturating_sub(before.count),
+            sum: self.sum - before.sum,
+        }
     }
 }
 
@@ -61,7 +70,8 @@ impl TaskSet {
 }
 
 /// Counts of one agent: `planned = done + failed + pending`.
-#[derive(Debug, Default, Clone, PartialEq)]
+#[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct AgentProgress {
     /// Rollouts that the sweep asks of the agent.
     pub planned: u64,
@@ -103,6 +113,52 @@ impl AgentProgress {
             failed,
             ..Self::default()
         }
+    }
+
+    /// Takes over what this process has collected before it counted again.
+    pub(super) fn take_up(&mut self, before: Self) {
+        self.done_now = before.done_now;
+        self.failed_now = before.failed_now;
+        self.failed_attempts = before.failed_attempts;
+        self.rewards_now = before.rewards_now;
+    }
+
+    /// Adds what another process collected between two of its reports. What is planned and what it costs is known here.
+    pub fn add_change(&mut self, before: &Self, now: &Self) {
+        let Self {
+            planned: _,
+            done,
+            done_now: _,
+            failed,
+            failed_now: _,
+            failed_attempts,
+            concurrency_limit: _,
+            num_tasks: _,
+            num_scored_tasks,
+            rewards,
+            rewards_now: _,
+            input_tokens,
+            output_tokens,
+            prices: _,
+        } = now;
+        let more = done.saturating_sub(before.done);
+        self.done += more;
+        self.done_now += more;
+        for (class, count) in failed {
+            let was = before.failed.get(class).copied().unwrap_or_default();
+            let more = count.saturating_sub(was);
+            *self.failed.entry(class.clone()).or_default() += more;
+            self.failed_now += more;
+        }
+        for (class, count) in failed_attempts {
+            *self.failed_attempts.entry(class.clone()).or_default() += count;
+        }
+        self.num_scored_tasks += num_scored_tasks.saturating_sub(before.num_scored_tasks);
+        let more = rewards.since(before.rewards);
+        self.rewards.add(more);
+        self.rewards_now.add(more);
+        self.input_tokens += input_tokens.saturating_sub(before.input_tokens);
+        self.output_tokens += output_tokens.saturating_sub(before.output_tokens);
     }
 
     /// Number of failed rollouts.

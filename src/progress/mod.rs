@@ -90,10 +90,17 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Begins with these counts.
+    /// Begins with these counts, or begins again: what this process has collected until then stays known.
     pub fn begin(&self, agents: impl IntoIterator<Item = (String, AgentProgress)>) {
         let mut state = self.state();
+        let before = std::mem::take(&mut state.agents);
+        state.scored.clear();
         state.agents = agents.into_iter().collect();
+        for (name, was) in before {
+            if let Some(agent) = state.agents.get_mut(&name) {
+                agent.take_up(was);
+            }
+        }
         state.series = state
             .keeps_series
             .then(|| Series::new(state.agents.values()));
@@ -133,6 +140,30 @@ impl Progress {
             agent.input_tokens += earlier.input_tokens;
             agent.output_tokens += earlier.output_tokens;
         }
+    }
+
+    /// Takes the counts of other processes, which send the rollouts of this sweep. `in_flight` are their calls.
+    pub fn follow_others(&self, agents: BTreeMap<String, AgentProgress>, in_flight: usize) {
+        let finished = |agents: &BTreeMap<String, AgentProgress>| {
+            let each = agents.values();
+            each.map(|agent| agent.done + agent.num_failed()).sum()
+        };
+        let mut state = self.state();
+        let (was, now): (u64, u64) = (finished(&state.agents), finished(&agents));
+        let at = Instant::now();
+        if in_flight > 0 || now > was {
+            state.recent.begin(at);
+        }
+        if now > was {
+            state.recent.add(Landed {
+                at,
+                finished: now - was,
+                output_tokens: None,
+                latencies: Vec::new(),
+            });
+        }
+        state.agents = agents;
+        self.in_flight.store(in_flight, Ordering::Relaxed);
     }
 
     /// Notes what the sweep is doing now. A sweep that finishes its work does not stop any more.

@@ -33,6 +33,9 @@ const MAX_CHECKS: usize = 32;
 /// Bytes of a file that are read at a time.
 const UPLOAD_BUFFER: usize = 256 * 1024;
 
+/// Directory of the objects by which a driver and the executors of a cluster talk.
+pub(crate) const CLUSTER: &str = "cluster";
+
 /// Files of a run beside its tables, its journal and its locks.
 const DOCUMENTS: [&str; 6] = [
     "run.json",
@@ -321,10 +324,19 @@ impl RunStore {
         for object in DOCUMENTS {
             self.delete(&self.path(object)).await?;
         }
+        self.clear_cluster().await?;
         if let Some(journal) = self.own_journals() {
             remove_all(journal)?;
         }
         self.tidy().await
+    }
+
+    /// Removes what a driver and executors told each other.
+    pub(crate) async fn clear_cluster(&self) -> Result<(), StoreError> {
+        for object in self.list(CLUSTER).await? {
+            self.delete(&object.location).await?;
+        }
+        Ok(())
     }
 
     /// Removes what processes of this machine left that died while they wrote: uploads that they had not ended, and
@@ -338,7 +350,7 @@ impl RunStore {
     ///
     /// # Errors
     /// Those of the work, or [`StoreError::NoAnswer`].
-    pub(super) async fn within<T>(
+    pub(crate) async fn within<T>(
         &self,
         limit: Duration,
         action: &'static str,

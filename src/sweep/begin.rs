@@ -6,7 +6,7 @@ use datafusion::prelude::SessionContext;
 
 use super::identity::{self, NotResumable};
 use super::recovery::{Recovery, forget_copies, is_left};
-use super::{Found, Start, Sweep, invalid_judges, now};
+use super::{Found, Role, Start, Sweep, invalid_judges, now};
 use crate::agent::AgentError;
 use crate::config::AgentSettings;
 use crate::error::Error;
@@ -74,7 +74,7 @@ impl Sweep {
             self.start = Start::Resumed(Found::unfinished(&self.record));
         }
         self.count().await?;
-        if !is_created {
+        if !is_created && self.role != Role::Executor {
             if self.counts.iter().any(|agent| agent.num_pending() > 0) {
                 self.record.started_at = Some(now());
             }

@@ -12,7 +12,7 @@ use futures::{FutureExt, StreamExt};
 use tokio::time::sleep_until;
 
 use super::longest_first::KnownSeconds;
-use super::{Sweep, now};
+use super::{Role, Sweep, now};
 use crate::config::{AgentSettings, Concurrency, MemoryPlan, Settings};
 use crate::error::Error;
 use crate::expand::AgentCounts;
@@ -38,6 +38,12 @@ const LEASE_ON_A_STORE: Duration = Duration::from_secs(3 * 60);
 /// Files that a sweep may have open besides its connections: inputs, the journal, parts, stores.
 const OTHERS: u64 = 256;
 
+/// The pause between two looks at a lock that is waited for.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// The clocks of machines differ by less than this.
+const CLOCKS: Duration = Duration::from_secs(10);
+
 /// The longest grace: a hundred years, which never pass.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
@@ -56,28 +62,17 @@ impl Sweep {
     /// The run is locked, or landing or measuring failed. A rollout that fails is no error but a row
     /// of `attempts`.
     pub async fn collect(mut self) -> Result<SweepReport, Error> {
-        // The lock is renewed without waiting for the store as the sweep does: see `LEASE`.
         let place = self.run.clone();
-        let lock = self.lock(&place, self.lock_options()).await?;
-        let (progress, patience) = (self.progress(), self.settings.agent_patience.duration());
-        let tell = move |text| progress.notice(text);
-        let shutdown = self.shutdown.clone();
-        let enough = move || {
-            let shutdown = shutdown.clone();
-            async move { shutdown.aborting().await }.boxed()
-        };
-        self.run = self.run.waited_for(patience, tell, enough);
-        let (shutdown, progress) = (self.shutdown.clone(), self.progress());
-        let supervisor = Supervisor::new(&self.settings, shutdown, progress);
-        let writer = match lock.writer().await {
-            Ok(writer) => Arc::new(writer),
+        let lock = self.take_lock(&place).await?;
+        let (writer, supervisor) = match self.hold(&lock).await {
+            Ok(held) => held,
             Err(error) => {
                 lock.release().await;
-                return Err(error.of_output());
+                return Err(error);
             }
         };
         let done = tokio::select! {
-            done = self.work(&writer) => done,
+            done = self.work(&writer, |_| {}) => done,
             lost = supervisor.watch(&lock) => Err(lost.into()),
         };
         if self.settings.shard.is_none() {
@@ -92,6 +87,47 @@ impl Sweep {
         // the others, so that one of them is the last.
         lock.release_after(writer).await;
         self.finish_shared(done?, &place, &supervisor).await
+    }
+
+    /// Waits for a store that fails from now on, and makes the writer of the lock. The lock is renewed without waiting for
+    /// the store as the sweep does: see `LEASE`.
+    pub(super) async fn hold(
+        &mut self,
+        lock: &RunLock,
+    ) -> Result<(Arc<Writer>, Supervisor), Error> {
+        let (progress, patience) = (self.progress(), self.settings.agent_patience.duration());
+        let tell = move |text| progress.notice(text);
+        let shutdown = self.shutdown.clone();
+        let enough = move || {
+            let shutdown = shutdown.clone();
+            async move { shutdown.aborting().await }.boxed()
+        };
+        self.run = self.run.waited_for(patience, tell, enough);
+        let (shutdown, progress) = (self.shutdown.clone(), self.progress());
+        let supervisor = Supervisor::new(&self.settings, shutdown, progress);
+        let writer = lock.writer().await.map_err(StoreError::of_output)?;
+        Ok((Arc::new(writer), supervisor))
+    }
+
+    /// Takes the lock of the sweep. In a cluster, waits for those who have it: they end, or are dead.
+    pub(super) async fn take_lock(&self, place: &RunStore) -> Result<RunLock, Error> {
+        let options = self.lock_options();
+        let began = Instant::now();
+        let waits = || match self.role {
+            Role::Collector => false,
+            Role::Driver => began.elapsed() < options.lease + CLOCKS,
+            Role::Executor => !self.shutdown.is_stopping(),
+        };
+        loop {
+            match self.lock(place, options).await {
+                Err(error)
+                    if waits() && matches!(error.cause(), Some(StoreError::Locked { .. })) =>
+                {
+                    tokio::time::sleep(LOOK).await;
+                }
+                lock => return lock,
+            }
+        }
     }
 
     pub(super) async fn lock(
@@ -126,21 +162,25 @@ impl Sweep {
         }
     }
 
-    /// Sends the pending rollouts, and lands their answers.
-    async fn work(&mut self, writer: &Arc<Writer>) -> Result<Done, Error> {
+    /// Sends the pending rollouts, and lands their answers. `begun` is told when they are counted.
+    pub(super) async fn work(
+        &mut self,
+        writer: &Arc<Writer>,
+        begun: impl FnOnce(&Progress),
+    ) -> Result<Done, Error> {
         let shutdown = self.shutdown.clone();
         tokio::select! {
             begun = self.begin(writer) => begun?,
             // A later resume recovers what this one did not.
             () = shutdown.aborting() => return Ok(Done { is_cut_off: true, ..Done::default() }),
         }
+        begun(&self.progress);
         let pending: u64 = self.counts.iter().map(AgentCounts::num_pending).sum();
-        let landed = match pending {
-            0 => Ok(Vec::new()),
-            _ => {
-                let _live = self.start_live()?;
-                self.dataflow(writer).await
-            }
+        let landed = if pending == 0 || self.role == Role::Driver {
+            Ok(Vec::new())
+        } else {
+            let _live = self.start_live()?;
+            self.dataflow(writer).await
         };
         self.progress.enter(Phase::Finishing);
         let unchanged = self
@@ -270,7 +310,7 @@ async fn published(
 }
 
 /// Keeps the lock of a sweep, and ends the sweep at its deadline.
-pub(super) struct Supervisor {
+pub(crate) struct Supervisor {
     deadline: Option<tokio::time::Instant>,
     grace: Duration,
     shutdown: Shutdown,
@@ -296,6 +336,15 @@ impl Supervisor {
             lost = lock.keep() => lost,
             never = self.end_in_time() => match never {},
             never = self.end_calls() => match never {},
+        }
+    }
+
+    /// Ends the sweep at its deadline, and its calls after the grace time.
+    #[cfg(feature = "cluster")]
+    pub(crate) async fn end(&self) -> Infallible {
+        tokio::select! {
+            never = self.end_in_time() => never,
+            never = self.end_calls() => never,
         }
     }
 

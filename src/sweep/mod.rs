@@ -10,6 +10,7 @@
 //! | `begin`, `recovery`, `invalid_judges` | creates, recovers or repairs the run before rollouts are sent |
 //! | `plan`, `by_task`, `task_order`, `longest_first` | the physical plan: partitions, and the order of dispatch |
 //! | `collect` | drives the plan under the lock of the run |
+//! | `driven` | a sweep whose shards run on the executors of a cluster |
 //! | `end`, `compaction`, `groups` | what is written and reported at the end |
 //! | `imported` | a run from a NeMo Gym collection |
 
@@ -17,6 +18,8 @@ mod begin;
 mod by_task;
 mod collect;
 mod compaction;
+#[cfg(feature = "cluster")]
+mod driven;
 mod end;
 mod groups;
 mod identity;
@@ -29,6 +32,8 @@ mod prepare;
 mod recovery;
 mod task_order;
 
+#[cfg(feature = "cluster")]
+pub(crate) use driven::{Begun, DrivenSweep};
 pub use identity::NotResumable;
 pub use imported::import_collection;
 
@@ -102,6 +107,18 @@ pub struct Sweep {
     /// Why the run has no score.
     nothing_scored: Option<NothingScored>,
     live: Option<(Duration, watch::Sender<Arc<[AgentMetric]>>)>,
+    role: Role,
+}
+
+/// What a process does for its sweep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// All of it, or one shard of several that end the run together.
+    Collector,
+    /// It begins and ends the run. Others send the rollouts.
+    Driver,
+    /// It sends the rollouts of one shard. Its driver begins and ends the run.
+    Executor,
 }
 
 /// What a sweep does with its output when it begins.
@@ -158,6 +175,12 @@ impl Sweep {
     /// Live counts of the sweep.
     pub fn progress(&self) -> Arc<Progress> {
         Arc::clone(&self.progress)
+    }
+
+    /// Its settings.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     /// The place where its rollouts land.

@@ -284,3 +284,18 @@ fn flags_send_rows_elsewhere_by_the_rules_of_nemo_gym_0_7() {
     assert_eq!(identity["fan_out"]["alpha"], json!(["alpha", "beta"]));
     assert!(identity["environment_routing_mode"].is_null());
 }
+
+#[cfg(not(feature = "cluster"))]
+#[test]
+fn a_build_without_clusters_says_how_to_get_one_with_them() {
+    let folder = Folder::with_tasks(crate::common::sums(1));
+    for line in [
+        "collect -i tasks.jsonl -o run --agent sim --cluster local:2",
+        "cluster scheduler",
+        "cluster executor --scheduler grpc://127.0.0.1:50050",
+    ] {
+        let refused = folder.rollstream(line).run().exited_with(2);
+        refused.complaining(&["--features cluster"]);
+    }
+    assert!(!folder.has("run"));
+}

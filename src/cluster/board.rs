@@ -1,0 +1,210 @@
+//! [`Board`]: the objects in a run by which the driver and the executors of a cluster talk.
+//!
+//! ```text
+//! cluster/DIGEST/spec.json              settings without secrets, version
+//! cluster/DIGEST/control.json           what the driver wants, and that it lives
+//! cluster/DIGEST/shards/NUMBER.json     how far a shard is
+//! cluster/DIGEST/withdrawn/NAME.json    why an executor has withdrawn
+//! ```
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::config::Settings;
+use crate::progress::AgentProgress;
+use crate::schema::SCHEMA_VERSION;
+use crate::store::{CLUSTER, RunStore, StoreError};
+
+/// The time between two looks at the board.
+pub(super) const INTERVAL: Duration = Duration::from_secs(2);
+
+/// The longest time for one object: a board that does not answer must not hold up a driver that drains.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What executors need to know of a sweep. Secrets are not in it: the settings name the variables that hold them.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Spec {
+    pub(super) version: String,
+    pub(super) schema_version: u32,
+    pub(super) settings: Settings,
+}
+
+/// A spec of any version.
+#[derive(Deserialize)]
+struct AnySpec {
+    version: String,
+    settings: serde_json::Value,
+}
+
+/// What was found where a spec should be.
+pub(super) enum FoundSpec {
+    Readable(Box<Settings>),
+    OtherVersion(String),
+    Unreadable,
+    Missing,
+}
+
+/// What the driver wants of the executors.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Order {
+    /// Send what is pending.
+    #[default]
+    Send,
+    /// Send nothing more; calls in flight may end.
+    Drain,
+    /// Drop the calls in flight.
+    Drop,
+}
+
+/// The driver's order. `beat` grows as long as the driver lives.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Control {
+    pub(super) order: Order,
+    pub(super) beat: u64,
+}
+
+/// How far a shard is, by the executor that has its lock.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct ShardReport {
+    pub(super) executor: String,
+    /// Whether the executor is at it.
+    pub(super) works: bool,
+    pub(super) in_flight: usize,
+    /// The counts when the executor began.
+    pub(super) before: BTreeMap<String, AgentProgress>,
+    /// The counts now.
+    pub(super) now: BTreeMap<String, AgentProgress>,
+    /// What the user should know, the oldest first.
+    pub(super) notices: Vec<String>,
+}
+
+/// An executor that has withdrawn from the sweep.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Withdrawal {
+    pub(super) executor: String,
+    pub(super) why: String,
+}
+
+/// The objects of one sweep.
+#[derive(Debug, Clone)]
+pub(super) struct Board {
+    run: RunStore,
+    digest: String,
+}
+
+impl Board {
+    /// The board of the sweep whose spec has this digest.
+    pub(super) fn new(run: RunStore, digest: &str) -> Self {
+        Self {
+            run,
+            digest: digest.to_owned(),
+        }
+    }
+
+    /// Writes the spec, and returns its board.
+    pub(super) async fn begin(run: RunStore, settings: Settings) -> Result<Self, StoreError> {
+        let spec = Spec {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            schema_version: SCHEMA_VERSION,
+            settings,
+        };
+        let text = run.json(CLUSTER, &spec)?;
+        let board = Self {
+            digest: blake3::hash(&text).to_hex()[..16].to_owned(),
+            run,
+        };
+        board.put("spec.json", &spec).await?;
+        Ok(board)
+    }
+
+    /// Identifies the spec.
+    pub(super) fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    /// Returns the settings of the sweep.
+    pub(super) async fn spec(&self) -> Result<FoundSpec, StoreError> {
+        let Some(text) = self.text("spec.json").await? else {
+            return Ok(FoundSpec::Missing);
+        };
+        Ok(match serde_json::from_slice::<AnySpec>(&text) {
+            Ok(spec) if spec.version != env!("CARGO_PKG_VERSION") => {
+                FoundSpec::OtherVersion(spec.version)
+            }
+            Ok(spec) => match serde_json::from_value(spec.settings) {
+                Ok(settings) => FoundSpec::Readable(Box::new(settings)),
+                Err(_) => FoundSpec::Unreadable,
+            },
+            Err(_) => FoundSpec::Unreadable,
+        })
+    }
+
+    pub(super) async fn control(&self) -> Result<Option<Control>, StoreError> {
+        self.get("control.json").await
+    }
+
+    pub(super) async fn set_control(&self, control: &Control) -> Result<(), StoreError> {
+        self.put("control.json", control).await
+    }
+
+    pub(super) async fn report(&self, number: u32, report: &ShardReport) -> Result<(), StoreError> {
+        self.put(&format!("shards/{number}.json"), report).await
+    }
+
+    pub(super) async fn reports(&self) -> Result<BTreeMap<String, ShardReport>, StoreError> {
+        self.all("shards").await
+    }
+
+    pub(super) async fn withdraw(&self, withdrawal: &Withdrawal) -> Result<(), StoreError> {
+        let name = format!("withdrawn/{}.json", withdrawal.executor);
+        self.put(&name, withdrawal).await
+    }
+
+    pub(super) async fn withdrawals(&self) -> Result<BTreeMap<String, Withdrawal>, StoreError> {
+        self.all("withdrawn").await
+    }
+
+    fn name(&self, object: &str) -> String {
+        format!("{CLUSTER}/{}/{object}", self.digest)
+    }
+
+    async fn put(&self, object: &str, value: &impl Serialize) -> Result<(), StoreError> {
+        let name = self.name(object);
+        let text = self.run.json(&name, value)?;
+        self.run
+            .within(PATIENCE, "write", &name, self.run.put(&name, text))
+            .await
+    }
+
+    async fn text(&self, object: &str) -> Result<Option<bytes::Bytes>, StoreError> {
+        let name = self.name(object);
+        self.run
+            .within(PATIENCE, "read", &name, self.run.get(&name))
+            .await
+    }
+
+    /// Returns an object; nothing where it can't be read, for it is written anew soon.
+    async fn get<T: DeserializeOwned>(&self, object: &str) -> Result<Option<T>, StoreError> {
+        let text = self.text(object).await?;
+        Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
+    }
+
+    async fn all<T: DeserializeOwned>(
+        &self,
+        directory: &str,
+    ) -> Result<BTreeMap<String, T>, StoreError> {
+        let name = self.name(directory);
+        let listing = self.run.entries(&name);
+        let (files, _) = self.run.within(PATIENCE, "list", &name, listing).await?;
+        let mut found = BTreeMap::new();
+        for file in files {
+            if let Some(value) = self.get(&format!("{directory}/{file}")).await? {
+                found.insert(file, value);
+            }
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,400 @@
+//! [`collect`]: a sweep whose shards run on a cluster, as its driver sees it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::board::{Board, Control, INTERVAL, Order, ShardReport};
+use super::local::LocalExecutors;
+use super::plan::ShardStep;
+use super::scheduler::{Client, Job, Scheduler};
+use super::{ClusterError, check_network};
+use crate::config::{Cluster, Concurrency, Settings};
+use crate::error::Error;
+use crate::progress::{AgentProgress, Phase, Progress};
+use crate::report::SweepReport;
+use crate::run::{FailureLimits, Shutdown};
+use crate::store::{RunStore, StoreError};
+use crate::sweep::{Begun, DrivenSweep, Sweep};
+
+/// Shards for each slot: executors that are late find work, and the last shards are short.
+const SHARDS_PER_SLOT: usize = 8;
+
+/// The pause between two looks at the job and at local executors.
+const TICK: Duration = Duration::from_millis(200);
+
+/// A scheduler that does not answer for this long has gone.
+const SCHEDULER_PATIENCE: Duration = Duration::from_secs(60);
+
+/// A scheduler that does not know a job after this time has lost it.
+const FORGOTTEN: Duration = Duration::from_secs(5);
+
+/// Shards that are incomplete when a job has ended are submitted again, this often with the first time.
+const MOST_JOBS: usize = 4;
+
+/// Refuses settings that make no sense on a cluster. Returns its slots.
+///
+/// # Errors
+/// They do not fit a cluster.
+fn check(settings: &Settings, cluster: &Cluster) -> Result<usize, ClusterError> {
+    let refuse = |option, remedy| Err(ClusterError::Option { option, remedy });
+    if settings.shard.is_some() {
+        return refuse("--shard", "a cluster makes shards itself");
+    }
+    if settings.dispatch_budget_s.is_some() {
+        return refuse("--dispatch-budget", "use --deadline and --grace");
+    }
+    match cluster {
+        Cluster::Local(executors) => Ok(*executors),
+        Cluster::At { host, .. } => {
+            check_network(host, settings.insecure_network)?;
+            let slots = settings.cluster_slots.ok_or(ClusterError::Slots)?;
+            Ok(slots as usize)
+        }
+    }
+}
+
+/// Collects a sweep on a cluster: begins the run, lets executors work on its shards, and ends it.
+///
+/// # Errors
+/// The settings do not fit a cluster, there is no cluster, or the run can't be begun or ended, as [`Sweep::collect`] says.
+pub(crate) async fn collect(sweep: Sweep, cluster: &Cluster) -> Result<SweepReport, Error> {
+    let slots = check(sweep.settings(), cluster)?;
+    let settings = for_executors(sweep.settings(), slots)?;
+    let engine = Engine::start(cluster).await?;
+    let (driven, begun) = DrivenSweep::begin(sweep).await?;
+    let run = begun.run.clone();
+    if begun.pending > 0 && !begun.shutdown.is_stopping() {
+        let supervisor = driven.supervisor();
+        let mut driver = Driver::begin(begun, engine, settings, slots).await?;
+        let driven = tokio::select! {
+            done = driver.drive(&driven) => done,
+            never = supervisor.end() => match never {},
+        };
+        if let Err(error) = driven {
+            driver.control.order = Order::Drain;
+            driver.beat().await;
+            return Err(error);
+        }
+    }
+    let report = driven.end().await?;
+    // Nobody reads these objects any more, and the next sweep has others.
+    let _ = run.clear_cluster().await;
+    Ok(report)
+}
+
+/// Returns the settings of an executor's slot: its share of the limits, and nothing that is the driver's to do.
+fn for_executors(settings: &Settings, slots: usize) -> Result<Settings, ClusterError> {
+    let calls = |limit: Concurrency, name: &str| match limit {
+        Concurrency::Fixed(calls) if calls < slots => Err(ClusterError::Limit {
+            what: format!("{name} {calls}"),
+            slots,
+        }),
+        Concurrency::Fixed(calls) => Ok(Concurrency::Fixed(calls / slots)),
+        Concurrency::Auto => Ok(Concurrency::Auto),
+    };
+    let rate = |limit: Option<f64>| limit.map(|limit| limit / slots as f64);
+    let mut agents = settings.agents.clone();
+    for (name, own) in &mut agents {
+        let limit = own.concurrency;
+        let limit = limit.map(|limit| calls(limit, &format!("--agent-concurrency {name}=")));
+        own.concurrency = limit.transpose()?;
+        own.requests_per_second = rate(own.requests_per_second);
+        own.tokens_per_minute = rate(own.tokens_per_minute);
+    }
+    Ok(Settings {
+        concurrency: calls(settings.concurrency, "--concurrency")?,
+        requests_per_second: rate(settings.requests_per_second),
+        tokens_per_minute: rate(settings.tokens_per_minute),
+        agents,
+        input: Vec::new(),
+        prompt_config: None,
+        queries: None,
+        resume: true,
+        overwrite: false,
+        extend: false,
+        break_lock: false,
+        split: None,
+        cluster: None,
+        retry_invalid_judge_responses: false,
+        max_failures: None,
+        max_error_rate: None,
+        deadline: None,
+        ..settings.clone()
+    })
+}
+
+/// The scheduler, and the executors if they are ours.
+#[derive(Debug)]
+struct Engine {
+    client: Client,
+    executors: Option<LocalExecutors>,
+    _scheduler: Option<Scheduler>,
+}
+
+impl Engine {
+    async fn start(cluster: &Cluster) -> Result<Self, ClusterError> {
+        let Cluster::Local(count) = cluster else {
+            return Ok(Self {
+                client: Client::connect(&cluster.to_string()).await?,
+                executors: None,
+                _scheduler: None,
+            });
+        };
+        let scheduler = Scheduler::start(([127, 0, 0, 1], 0).into()).await?;
+        let address = scheduler.address();
+        Ok(Self {
+            client: Client::connect(&format!("grpc://{address}")).await?,
+            executors: Some(LocalExecutors::start(*count, address)?),
+            _scheduler: Some(scheduler),
+        })
+    }
+
+    /// Whether the executors were ours, and all have ended.
+    fn is_gone(&self) -> bool {
+        self.executors
+            .as_ref()
+            .is_some_and(LocalExecutors::is_empty)
+    }
+}
+
+/// Follows the shards of a sweep.
+#[derive(Debug)]
+struct Driver {
+    engine: Engine,
+    board: Board,
+    step: ShardStep,
+    control: Control,
+    progress: Arc<Progress>,
+    shutdown: Shutdown,
+    limits: FailureLimits,
+    slots: usize,
+    pending: u64,
+    /// The counts of the run when it was begun.
+    began: BTreeMap<String, AgentProgress>,
+    /// The first counts of each shard.
+    before: HashMap<String, BTreeMap<String, AgentProgress>>,
+    /// Notices that were shown, by shard and executor.
+    shown: HashMap<(String, String), usize>,
+    /// What was said once.
+    said: HashSet<String>,
+}
+
+impl Driver {
+    async fn begin(
+        begun: Begun,
+        engine: Engine,
+        settings: Settings,
+        slots: usize,
+    ) -> Result<Self, Error> {
+        let Begun {
+            run,
+            record,
+            settings: own,
+            progress,
+            shutdown,
+            pending,
+        } = begun;
+        let place = absolute(&run, &own)?;
+        let settings = Settings {
+            output: Some(place.clone()),
+            ..settings
+        };
+        run.clear_cluster().await?;
+        let board = Board::begin(run, settings).await?;
+        let tasks = usize::try_from(record.num_tasks).unwrap_or(usize::MAX);
+        let count = (slots * SHARDS_PER_SLOT).min(tasks).max(1);
+        let mut driver = Self {
+            engine,
+            step: ShardStep {
+                run: place,
+                spec: board.digest().to_owned(),
+                count: u32::try_from(count).unwrap_or(u32::MAX),
+            },
+            board,
+            control: Control::default(),
+            began: progress.by_agent(),
+            progress,
+            shutdown,
+            limits: FailureLimits {
+                max_failures: own.max_failures,
+                max_error_rate: own.max_error_rate,
+            },
+            slots,
+            pending,
+            before: HashMap::new(),
+            shown: HashMap::new(),
+            said: HashSet::new(),
+        };
+        driver.beat().await;
+        Ok(driver)
+    }
+
+    /// Lets the executors work until nothing is pending, the sweep is stopped, or a job changes nothing.
+    async fn drive(&mut self, driven: &DrivenSweep) -> Result<(), Error> {
+        for _ in 0..MOST_JOBS {
+            self.run_job(driven).await?;
+            if self.shutdown.is_stopping() || self.engine.is_gone() {
+                break;
+            }
+            let pending = driven.pending().await?;
+            if pending == 0 || pending == self.pending {
+                break;
+            }
+            self.pending = pending;
+        }
+        Ok(())
+    }
+
+    /// Submits the shards as one job, and follows it to its end. A scheduler that has lost it ends it, too.
+    async fn run_job(&mut self, driven: &DrivenSweep) -> Result<(), Error> {
+        let plan = self.step.clone().plan()?;
+        let session = format!("{}-{}", self.board.digest(), self.control.beat);
+        let job = self.engine.client.submit(plan, &session).await?;
+        let mut heard = Instant::now();
+        let mut looked: Option<Instant> = None;
+        loop {
+            let is_due = looked.is_none_or(|looked| looked.elapsed() >= INTERVAL);
+            if is_due || self.order() != self.control.order {
+                self.look().await;
+                looked = Some(Instant::now());
+                // Tasks that wait for a slot have nothing to do any more.
+                if self.shutdown.is_stopping() && !driven.is_worked_on().await? {
+                    let _ = self.engine.client.cancel(&job).await;
+                    break;
+                }
+            }
+            self.forget_the_dead().await;
+            if self.engine.is_gone() {
+                break;
+            }
+            match self.engine.client.job(&job).await {
+                Ok(Job::Runs) => heard = Instant::now(),
+                Ok(Job::Ended) => break,
+                Ok(Job::Failed(why)) => {
+                    self.progress
+                        .notice(format!("the job of the cluster failed: {why}"));
+                    break;
+                }
+                Ok(Job::Unknown) if heard.elapsed() > FORGOTTEN => {
+                    self.say("the scheduler has lost the job: it is submitted again");
+                    // The shards that run keep their locks, so that the new tasks wait for them.
+                    self.pending = u64::MAX;
+                    break;
+                }
+                Ok(Job::Unknown) => {}
+                Err(error) if heard.elapsed() > SCHEDULER_PATIENCE => return Err(error.into()),
+                Err(error) => self.say(&error.to_string()),
+            }
+            tokio::time::sleep(TICK).await;
+        }
+        self.look().await;
+        Ok(())
+    }
+
+    fn order(&self) -> Order {
+        match self.progress.phase() {
+            Phase::Dropping => Order::Drop,
+            _ if self.shutdown.is_stopping() => Order::Drain,
+            _ => Order::Send,
+        }
+    }
+
+    /// Tells the executors that the driver lives, and what it wants.
+    async fn beat(&mut self) {
+        self.control.beat += 1;
+        // The next beat follows soon.
+        let _ = self.board.set_control(&self.control).await;
+    }
+
+    /// Reads the board, and ends the sweep if too much has failed.
+    async fn look(&mut self) {
+        self.control.order = self.order();
+        self.beat().await;
+        if let Err(error) = self.read_board().await {
+            self.say(&format!("the progress of executors is unknown: {error}"));
+        }
+        let total = self.progress.total();
+        if let Some(reason) = self.limits.exceeded(total.done_now, total.failed_now) {
+            self.shutdown.stop(reason);
+        }
+    }
+
+    async fn read_board(&mut self) -> Result<(), StoreError> {
+        let reports = self.board.reports().await?;
+        for withdrawal in self.board.withdrawals().await?.into_values() {
+            self.say(&format!(
+                "executor '{}' withdraws: {}",
+                withdrawal.executor, withdrawal.why
+            ));
+        }
+        let working = reports.values().filter(|report| report.works).count();
+        let mut agents = self.began.clone();
+        let mut in_flight = 0;
+        for (shard, report) in reports {
+            self.show_notices(&shard, &report);
+            if report.works {
+                in_flight += report.in_flight;
+            }
+            let before = self.before.entry(shard).or_insert(report.before);
+            for (name, now) in &report.now {
+                let unknown = AgentProgress::default();
+                let before = before.get(name).unwrap_or(&unknown);
+                agents
+                    .entry(name.clone())
+                    .or_default()
+                    .add_change(before, now);
+            }
+        }
+        self.progress.follow_others(agents, in_flight);
+        // The report of an executor that died says that it works.
+        if working > 2 * self.slots {
+            self.say(
+                "the cluster has more slots than --cluster-slots says: the limits of calls may be exceeded",
+            );
+        }
+        Ok(())
+    }
+
+    fn show_notices(&mut self, shard: &str, report: &ShardReport) {
+        let key = (shard.to_owned(), report.executor.clone());
+        let shown = self.shown.entry(key).or_default();
+        for notice in report.notices.iter().skip(*shown) {
+            self.progress
+                .notice(format!("{}: {notice}", report.executor));
+        }
+        *shown = report.notices.len();
+    }
+
+    /// Tells the scheduler which of our executors have ended, so that others go on at once.
+    async fn forget_the_dead(&mut self) {
+        let Some(executors) = &mut self.engine.executors else {
+            return;
+        };
+        for name in executors.ended() {
+            self.progress.notice(format!(
+                "executor '{name}' has ended: others go on with its shards"
+            ));
+            // Else the scheduler learns it by silence.
+            let _ = self.engine.client.executor_stopped(&name).await;
+        }
+    }
+
+    fn say(&mut self, text: &str) {
+        if self.said.insert(text.to_owned()) {
+            self.progress.notice(text.to_owned());
+        }
+    }
+}
+
+/// Returns the place of a run as every process of this machine understands it.
+fn absolute(run: &RunStore, settings: &Settings) -> Result<String, Error> {
+    match run.local_path() {
+        Some(path) => {
+            let path = std::path::absolute(path);
+            let path = path.map_err(|error| Error::failed("cannot name the run", error))?;
+            Ok(path.display().to_string())
+        }
+        None => Ok(settings.required_output()?.to_owned()),
+    }
+}

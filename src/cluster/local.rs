@@ -1,0 +1,78 @@
+//! [`LocalExecutors`]: executors of this machine, for `--cluster local:N`.
+
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use super::ClusterError;
+
+/// Executors that end with this process, however it ends: the end of their standard input ends them.
+#[derive(Debug)]
+pub(super) struct LocalExecutors {
+    running: Vec<(String, Child)>,
+    /// For Ballista's small files.
+    _files: TempDir,
+}
+
+impl LocalExecutors {
+    /// Starts executors of one slot each.
+    ///
+    /// # Errors
+    /// The system starts no process.
+    pub(super) fn start(count: usize, scheduler: SocketAddr) -> Result<Self, ClusterError> {
+        let files = TempDir::new().map_err(ClusterError::Start)?;
+        let program = std::env::current_exe().map_err(ClusterError::Start)?;
+        let mut started = Self {
+            running: Vec::with_capacity(count),
+            _files: files,
+        };
+        for number in 1..=count {
+            let name = format!("local-{number}");
+            let child = Command::new(&program)
+                .args(["cluster", "executor", "--slots", "1", "--bound"])
+                .args(["--scheduler", &format!("grpc://{scheduler}")])
+                .args(["--name", &name])
+                .arg("--work-dir")
+                .arg(started._files.path().join(&name))
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                // What an executor has to say is in the run.
+                .stderr(Stdio::null())
+                // A terminal's interrupt is for the driver, which decides what follows from it.
+                .process_group(0)
+                .spawn()
+                .map_err(ClusterError::Start)?;
+            started.running.push((name, child));
+        }
+        Ok(started)
+    }
+
+    /// Returns the names of the executors that have ended since the last call.
+    pub(super) fn ended(&mut self) -> Vec<String> {
+        let mut ended = Vec::new();
+        self.running.retain_mut(|(name, child)| {
+            let has_ended = !matches!(child.try_wait(), Ok(None));
+            if has_ended {
+                ended.push(std::mem::take(name));
+            }
+            !has_ended
+        });
+        ended
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+}
+
+impl Drop for LocalExecutors {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.running {
+            // Fails where it has ended, which is well.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

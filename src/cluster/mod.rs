@@ -1,0 +1,52 @@
+//! A sweep on many machines, with Apache DataFusion Ballista: `collect --cluster`.
+//!
+//! Ballista hands out the work and watches the executors. What has been done is known by the run's store alone: each shard
+//! has the lock, the journal, the recovery and the commit that `--shard` has, so that a shard may run again anywhere.
+//!
+//! ```text
+//!  driver                       scheduler              executors
+//!  collect --cluster ── plan ──▶ a task per shard ◀── ask for tasks, run Sweep::collect_share
+//!        ▲                                                  │
+//!        └──── spec, control, reports, tables: the store ◀──┘
+//! ```
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `plan` | the operator that runs shards, and how it is encoded |
+//! | `board` | the objects in the run by which driver and executors talk |
+//! | `driver` | begins the run, submits the shards, follows them, ends the run |
+//! | `scheduler` | Ballista's scheduler, and a client of it |
+//! | `executor` | the process that runs shards |
+//! | `local` | executors of this machine that end with their driver |
+//! | `error` | what can go wrong |
+//!
+//! The plan names the run, the digest of the spec, and the number of shards; the spec has the settings without secrets. An
+//! executor takes secrets from its own environment. One that lacks something withdraws: it says so and ends, and its shards
+//! run elsewhere. The command line uses this module, which uses `sweep`.
+
+mod board;
+mod driver;
+mod error;
+mod executor;
+mod local;
+mod plan;
+mod scheduler;
+
+pub(crate) use driver::collect;
+pub(crate) use error::ClusterError;
+pub(crate) use executor::{ExecutorOptions, execute};
+pub(crate) use scheduler::Scheduler;
+
+use std::net::IpAddr;
+
+/// Refuses an address that other machines reach, unless the user accepts that.
+pub(crate) fn check_network(host: &str, is_accepted: bool) -> Result<(), ClusterError> {
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    let is_loopback = host == "localhost" || address.is_ok_and(|address| address.is_loopback());
+    if is_loopback || is_accepted {
+        return Ok(());
+    }
+    Err(ClusterError::Network {
+        host: host.to_owned(),
+    })
+}

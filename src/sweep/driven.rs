@@ -1,0 +1,147 @@
+//! A sweep whose shards run elsewhere: [`DrivenSweep`] begins and ends the run, and [`Sweep::collect_share`] is what an
+//! executor does for one shard in between. Both use the locks, the recovery and the landing of every other sweep.
+
+use std::sync::Arc;
+
+use super::collect::Supervisor;
+use super::{Found, Role, Start, Sweep};
+use crate::config::Settings;
+use crate::error::Error;
+use crate::expand::AgentCounts;
+use crate::measure::Live;
+use crate::progress::Progress;
+use crate::report::SweepReport;
+use crate::run::Shutdown;
+use crate::store::{RunLock, RunRecord, RunStore};
+
+/// A sweep that others send. Nobody holds the lock of the run meanwhile: each executor has that of its shard.
+#[derive(Debug)]
+pub(crate) struct DrivenSweep {
+    sweep: Sweep,
+    _live: Option<Live>,
+}
+
+/// What a driver needs to know of the run that it has begun.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pub(crate) run: RunStore,
+    pub(crate) record: RunRecord,
+    pub(crate) settings: Settings,
+    pub(crate) progress: Arc<Progress>,
+    pub(crate) shutdown: Shutdown,
+    /// Rollouts that are neither done nor failed.
+    pub(crate) pending: u64,
+}
+
+impl DrivenSweep {
+    /// Creates or recovers the run under its lock, and counts what is pending. The lock is free afterwards.
+    ///
+    /// # Errors
+    /// The run is locked, or its store failed.
+    pub(crate) async fn begin(mut sweep: Sweep) -> Result<(Self, Begun), Error> {
+        let place = sweep.run.clone();
+        let lock = sweep.lock(&place, sweep.lock_options()).await?;
+        let shutdown = sweep.shutdown();
+        let begun = async {
+            let (writer, supervisor) = sweep.hold(&lock).await?;
+            tokio::select! {
+                begun = sweep.begin(&writer) => begun,
+                lost = supervisor.watch(&lock) => Err(lost.into()),
+                // A later resume recovers what this one did not.
+                () = shutdown.aborting() => Ok(()),
+            }
+        };
+        let begun = begun.await;
+        lock.release().await;
+        begun?;
+        let pending = sweep.counts.iter().map(AgentCounts::num_pending).sum();
+        if pending > 0 || sweep.start.found().is_none() {
+            sweep.start = Start::Resumed(Found::unfinished(&sweep.record));
+        }
+        sweep.run = place.identified(&sweep.record.run_id);
+        sweep.settings.break_lock = false;
+        sweep.role = Role::Driver;
+        let begun = Begun {
+            run: sweep.run.clone(),
+            record: sweep.record.clone(),
+            settings: sweep.settings.clone(),
+            progress: sweep.progress(),
+            shutdown,
+            pending,
+        };
+        let _live = if pending > 0 {
+            sweep.start_live()?
+        } else {
+            None
+        };
+        Ok((Self { sweep, _live }, begun))
+    }
+
+    /// Starts the clock of the sweep's deadline.
+    pub(crate) fn supervisor(&self) -> Supervisor {
+        let Sweep {
+            settings,
+            shutdown,
+            progress,
+            ..
+        } = &self.sweep;
+        Supervisor::new(settings, shutdown.clone(), Arc::clone(progress))
+    }
+
+    /// Counts the rollouts of the run that are pending, by what has landed and by the journals of this machine.
+    ///
+    /// # Errors
+    /// The run can't be read.
+    pub(crate) async fn pending(&self) -> Result<u64, Error> {
+        Ok(self.sweep.counts_of_all().await?.pending)
+    }
+
+    /// Recovers what executors left behind, measures, and reports. Waits for the locks of executors that are gone.
+    ///
+    /// # Errors
+    /// As [`Sweep::collect`].
+    pub(crate) async fn end(self) -> Result<SweepReport, Error> {
+        self.sweep.collect().await
+    }
+
+    /// Whether an executor holds the lock of a shard.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub(crate) async fn is_worked_on(&self) -> Result<bool, Error> {
+        let holders = RunLock::holders(&self.sweep.run).await?;
+        Ok(holders.iter().any(|holder| holder.alive))
+    }
+}
+
+impl Sweep {
+    /// Sends the pending rollouts of the shard that the settings name, and lands their answers. Waits for the shard's lock.
+    /// `begun` is told when the rollouts are counted.
+    ///
+    /// # Errors
+    /// As [`Self::collect`].
+    pub(crate) async fn collect_share(
+        mut self,
+        begun: impl FnOnce(&Progress),
+    ) -> Result<(), Error> {
+        self.role = Role::Executor;
+        let place = self.run.clone();
+        let lock = match self.take_lock(&place).await {
+            Err(_) if self.shutdown.is_stopping() => return Ok(()),
+            lock => lock?,
+        };
+        let (writer, supervisor) = match self.hold(&lock).await {
+            Ok(held) => held,
+            Err(error) => {
+                lock.release().await;
+                return Err(error);
+            }
+        };
+        let done = tokio::select! {
+            done = self.work(&writer, begun) => done,
+            lost = supervisor.watch(&lock) => Err(lost.into()),
+        };
+        lock.release_after(writer).await;
+        done.map(drop)
+    }
+}

@@ -1,0 +1,181 @@
+//! Executors that die, that lose their driver, and that lack what they need.
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rollstream::sim::{Latency, SimConfig};
+
+use super::sweeps::{ROLLOUTS, Scene};
+use crate::common::{PATIENCE, Program, Running, instant};
+
+/// The processes below a driver that run as this executor.
+fn executors(driver: u32) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let rest = stat.rsplit_once(')').map(|(_, rest)| rest.to_owned());
+        let rest = rest.unwrap_or_default();
+        let mut words = rest.split_whitespace();
+        let is_alive = !matches!(words.next(), None | Some("Z" | "X"));
+        is_alive && words.next() == Some(&driver.to_string())
+    })
+    .collect()
+}
+
+fn kill(pid: u32) {
+    let killed = Command::new("kill").args(["-9", &pid.to_string()]).status();
+    assert!(killed.unwrap().success());
+}
+
+/// Waits until a process has ended.
+#[track_caller]
+fn until_gone(pid: u32) {
+    let deadline = Instant::now() + PATIENCE;
+    while fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z")) {
+        assert!(Instant::now() < deadline, "process {pid} does not end");
+        // Only spares the processor; nothing depends on it.
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn the_shards_of_a_killed_executor_run_elsewhere() {
+    let scene = Scene::slow();
+    let running = scene
+        .collect("run", "--cluster local:3 --concurrency 6")
+        .start();
+    scene.until_asked(30);
+    let of_driver = executors(running.pid());
+    assert_eq!(of_driver.len(), 3);
+    kill(of_driver[0]);
+    running.until_it_says("has ended: others go on with its shards");
+    running.end().succeeded();
+    scene.has_asked_again_at_most("run", 2);
+}
+
+#[test]
+fn executors_end_with_their_driver_and_the_run_resumes_without_them() {
+    let scene = Scene::slow();
+    let running = scene
+        .collect("run", "--cluster local:2 --concurrency 4")
+        .start();
+    scene.until_asked(30);
+    let of_driver = executors(running.pid());
+    assert_eq!(of_driver.len(), 2);
+    running.signal("KILL");
+    running.end();
+    of_driver.into_iter().for_each(until_gone);
+    scene.folder.rollstream("resume run").run().succeeded();
+    scene.has_asked_again_at_most("run", 4);
+}
+
+/// A scheduler at a port, 0 for a free one, and its address.
+fn scheduler(scene: &Scene, port: &str) -> (Running, String) {
+    let line = format!("cluster scheduler --bind 127.0.0.1:{port}");
+    let running = scene.folder.rollstream(&line).start();
+    let said = running.until_it_says("listens at grpc://");
+    let address = said.split_whitespace().last().unwrap().to_owned();
+    (running, address)
+}
+
+fn executor(scene: &Scene, address: &str, name: &str) -> Program {
+    let line = format!("cluster executor --scheduler {address} --slots 2 --name {name}");
+    scene.folder.rollstream(&line)
+}
+
+#[test]
+fn an_executor_without_the_secret_withdraws_and_another_goes_on() {
+    let scene = Scene::new(instant(["sim"]));
+    let (_scheduler, address) = scheduler(&scene, "0");
+    let lacking = executor(&scene, &address, "lacking").start();
+    let options = format!("--cluster {address} --cluster-slots 2 --bearer-token-env TOKEN");
+    let driver = scene
+        .collect("run", &options)
+        .env("TOKEN", "secret-5e1f")
+        .start();
+    let said = driver.until_it_says("executor 'lacking' withdraws");
+    assert!(said.contains("TOKEN"), "{said}");
+    let withdrawn = lacking.end().exited_with(1).stderr;
+    assert!(
+        withdrawn.contains("error: the executor 'lacking' withdraws")
+            && withdrawn.contains("TOKEN")
+    );
+    let other = executor(&scene, &address, "other")
+        .env("TOKEN", "secret-5e1f")
+        .start();
+    let ended = driver.end().succeeded();
+    assert!(!ended.stderr.contains("secret-5e1f"));
+    scene.has_every_rollout_once("run");
+    assert_eq!(scene.agents.requests(), ROLLOUTS);
+    other.signal("TERM");
+    other.end().succeeded();
+    for name in scene.folder.content() {
+        let path = scene.folder.path(&name);
+        let holds = path.is_file()
+            && String::from_utf8_lossy(&fs::read(path).unwrap()).contains("secret-5e1f");
+        assert!(!holds, "{name}");
+    }
+}
+
+#[test]
+fn a_scheduler_that_is_killed_and_started_again_loses_nothing() {
+    let scene = Scene::slow();
+    let (killed, address) = scheduler(&scene, "0");
+    let _executors = ["a", "b"].map(|name| executor(&scene, &address, name).start());
+    let options = format!("--cluster {address} --cluster-slots 4 --concurrency 4");
+    let driver = scene.collect("run", &options).start();
+    scene.until_asked(20);
+    killed.signal("KILL");
+    killed.end();
+    driver.until_it_says("cannot ask the scheduler");
+    let (_, port) = address.rsplit_once(':').unwrap();
+    let (_scheduler, _) = scheduler(&scene, port);
+    driver.end().succeeded();
+    scene.has_every_rollout_once("run");
+    assert_eq!(scene.agents.requests(), ROLLOUTS);
+}
+
+#[test]
+fn executors_elsewhere_stop_when_their_driver_is_silent() {
+    let scene = Scene::new(SimConfig {
+        latency: Latency::Fixed(Duration::from_millis(500)),
+        ..instant(["sim"])
+    });
+    let (_scheduler, address) = scheduler(&scene, "0");
+    let _executor = executor(&scene, &address, "a").start();
+    let options = format!("--cluster {address} --cluster-slots 2 --concurrency 2 --lease 3s");
+    let driver = scene.collect("run", &options).start();
+    scene.until_asked(4);
+    driver.signal("KILL");
+    driver.end();
+    let is_locked = || {
+        let files = scene.folder.content();
+        let mut locks = files.iter().filter(|name| name.starts_with("run/lock/"));
+        locks.any(|name| name.ends_with(".json"))
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while is_locked() {
+        assert!(Instant::now() < deadline, "the executor goes on");
+        // Only spares the processor; nothing depends on it.
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // The whole would have taken a minute.
+    assert!(scene.agents.requests() < ROLLOUTS);
+    scene.folder.rollstream("resume run").run().succeeded();
+    scene.has_every_rollout_once("run");
+    assert_eq!(scene.agents.requests(), ROLLOUTS);
+}
+
+#[test]
+fn a_scheduler_on_a_network_must_be_asked_for() {
+    let scene = Scene::new(instant(["sim"]));
+    let refused = scene
+        .folder
+        .rollstream("cluster scheduler --bind 0.0.0.0:0")
+        .run();
+    refused.exited_with(2).complaining(&["--insecure-network"]);
+    let refused = executor(&scene, "grpc://10.0.0.1:50050", "a").run();
+    refused.exited_with(2).complaining(&["--insecure-network"]);
+}
