@@ -74,7 +74,7 @@ impl Scene {
         self.has_every_rollout_once(run);
         let query = "SELECT count(*) FROM attempts WHERE outcome = 'interrupted'";
         let interrupted: u64 = self.folder.sql(run, query)[0].parse().unwrap();
-        assert!((1..=2 * calls).contains(&interrupted), "{interrupted}");
+        assert!(interrupted <= 2 * calls, "{interrupted}");
         let asked = self.agents.requests();
         assert!(
             (ROLLOUTS..=ROLLOUTS + interrupted).contains(&asked),
