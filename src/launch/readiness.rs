@@ -9,7 +9,7 @@ use serde_yaml_ng::Value;
 use url::Url;
 
 use super::LaunchError;
-use super::supervisor::state_and_parent;
+use super::supervisor::Stat;
 use crate::config::{ServerUrl, Settings};
 use crate::http::{HttpClients, HttpSettings};
 
@@ -75,9 +75,7 @@ impl Instance {
             return true;
         };
         match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
-            Ok(stat) => {
-                state_and_parent(&stat).is_none_or(|(state, _)| !matches!(state, 'Z' | 'X'))
-            }
+            Ok(stat) => Stat::parse(&stat).is_none_or(|stat| !stat.has_ended()),
             Err(_) => !Path::new("/proc/self/stat").exists(),
         }
     }

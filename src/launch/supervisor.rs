@@ -13,8 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{
-    Pid, Signal, WaitOptions, getpid, getsid, kill_process, kill_process_group, setsid, wait,
-    waitpid,
+    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, setsid, wait, waitpid,
 };
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{Receiver, channel};
@@ -93,9 +92,12 @@ pub(super) fn adopt_orphans() -> std::io::Result<()> {
 /// Kills what supervisors that were killed have left below this process, and waits for its end. `kept` is a supervisor that
 /// stays. What a supervisor starts is in other sessions than this process; its other children are not.
 pub(super) async fn kill_orphans(kept: Option<u32>) {
-    let kept = kept.and_then(|pid| Pid::from_raw(pid.cast_signed()));
-    let own = getsid(None);
-    let is_orphan = |pid| getsid(Some(pid)) != own && Some(pid) != kept;
+    let kept = kept.map(u32::cast_signed);
+    // As the system lists them: a session that began outside this container has no number that could be asked for.
+    let own = std::fs::read_to_string("/proc/self/stat");
+    let own = own.ok().and_then(|stat| Stat::parse(&stat));
+    let own = own.map_or(0, |stat| stat.session);
+    let is_orphan = |pid: Pid, session| session != own && Some(pid.as_raw_nonzero().get()) != kept;
     let deadline = Instant::now() + GIVE_UP;
     while Instant::now() < deadline {
         let left = descendants(is_orphan);
@@ -159,7 +161,7 @@ impl Below {
                 deadline = Instant::now();
             }
             let is_late = Instant::now() >= deadline;
-            for pid in descendants(|_| true) {
+            for pid in descendants(|_, _| true) {
                 if is_late {
                     let _ = kill_process(pid, Signal::KILL);
                 } else if asked.insert(pid) {
@@ -176,35 +178,65 @@ impl Below {
     }
 }
 
-/// Returns the children of this process that are asked for, and all that descends from them, as `/proc` lists them.
-fn descendants(is_asked: impl Fn(Pid) -> bool) -> Vec<Pid> {
+/// Returns the children of this process that are asked for, by process and session, and all that descends from them, as
+/// `/proc` lists them.
+fn descendants(is_asked: impl Fn(Pid, i32) -> bool) -> Vec<Pid> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let parents: Vec<(Pid, i32)> = entries
+    let processes: Vec<(Pid, Stat)> = entries
         .filter_map(|entry| {
             let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
             let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-            let (_, parent) = state_and_parent(&stat)?;
-            Some((pid, parent))
+            Some((pid, Stat::parse(&stat)?))
         })
         .collect();
     let children = |of: Pid| {
-        let below = parents.iter();
-        let below = below.filter(move |(_, parent)| *parent == of.as_raw_nonzero().get());
-        below.map(|(pid, _)| *pid)
+        let of = of.as_raw_nonzero().get();
+        processes.iter().filter(move |(_, stat)| stat.parent == of)
     };
-    let mut found: Vec<Pid> = children(getpid()).filter(|pid| is_asked(*pid)).collect();
+    let asked = children(getpid()).filter(|(pid, stat)| is_asked(*pid, stat.session));
+    let mut found: Vec<Pid> = asked.map(|(pid, _)| *pid).collect();
     let mut next = 0;
     while let Some(parent) = found.get(next).copied() {
-        found.extend(children(parent));
+        found.extend(children(parent).map(|(pid, _)| *pid));
         next += 1;
     }
     found
 }
 
-/// Reads the state of a process and its parent from `/proc/PID/stat`, where the name may hold anything.
-pub(super) fn state_and_parent(stat: &str) -> Option<(char, i32)> {
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut words = rest.split_whitespace();
-    let state = words.next()?.chars().next()?;
-    Some((state, words.next()?.parse().ok()?))
+/// What `/proc/PID/stat` says of a process.
+pub(super) struct Stat {
+    state: char,
+    parent: i32,
+    session: i32,
+}
+
+impl Stat {
+    /// Reads the line of a process, whose name may hold anything.
+    pub(super) fn parse(line: &str) -> Option<Self> {
+        let (_, rest) = line.rsplit_once(')')?;
+        let mut words = rest.split_whitespace();
+        Some(Self {
+            state: words.next()?.chars().next()?,
+            parent: words.next()?.parse().ok()?,
+            // After the group.
+            session: words.nth(1)?.parse().ok()?,
+        })
+    }
+
+    /// Returns whether the process has ended, and only its parent has not taken note.
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(self.state, 'Z' | 'X')
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_read_whatever_its_name_and_outside_its_container() {
+        let stat = Stat::parse("7 (a) b (c) Z 1 0 0 34816 7").unwrap();
+        assert!(stat.has_ended());
+        assert_eq!((stat.parent, stat.session), (1, 0));
+    }
 }
