@@ -2,15 +2,12 @@
 //! A script stands for NeMo Gym's program: see `tests/common/gym_stand_in.py`.
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::symlink;
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::common::{Folder, PATIENCE, Program, sums};
+use crate::common::{Folder, PATIENCE, Program, free_port, sums};
 
 const KEY: &str = "sk-Very-Secret-1234567890";
 const LINE: &str =
@@ -32,18 +29,6 @@ fn folder(faults: &Value) -> Folder {
     });
     folder.write("servers.json", &servers.to_string());
     folder
-}
-
-/// A free port below those that systems give away by themselves: nobody takes it until the head server starts.
-fn free_port() -> u16 {
-    static NEXT: LazyLock<AtomicU16> =
-        LazyLock::new(|| AtomicU16::new((std::process::id() % 600 * 16) as u16));
-    loop {
-        let port = 10_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 10_000;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 /// The program with a free port for the head server.
@@ -132,16 +117,7 @@ fn one_command_prepares_serves_collects_and_ends_everything() {
         assert!(ended.stderr.contains(step), "{step}: {}", ended.stderr);
     }
     // Neither the record nor a log holds the key.
-    for name in folder.content() {
-        let path = folder.path(&name);
-        if path.is_file() {
-            let bytes = fs::read(&path).unwrap();
-            let holds = bytes
-                .windows(KEY.len())
-                .any(|window| window == KEY.as_bytes());
-            assert!(!holds, "{name}");
-        }
-    }
+    assert_eq!(folder.holding(KEY), [""; 0]);
     let again = collect("+resume_from_cache=true +reuse_existing_data_preparation=true");
     assert_eq!(again.code, Some(0), "{}", again.stderr);
     assert_eq!(

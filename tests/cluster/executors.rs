@@ -1,13 +1,12 @@
 //! Executors that die, that lose their driver, and that lack what they need.
 
 use std::fs;
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rollstream::sim::{Latency, SimConfig};
 
 use super::sweeps::{ROLLOUTS, Scene};
-use crate::common::{PATIENCE, Program, Running, instant};
+use crate::common::{Program, Running, instant, signal, until};
 
 /// The processes below a driver that run as this executor.
 fn executors(driver: u32) -> Vec<u32> {
@@ -24,32 +23,31 @@ fn executors(driver: u32) -> Vec<u32> {
     .collect()
 }
 
-fn kill(pid: u32) {
-    let killed = Command::new("kill").args(["-9", &pid.to_string()]).status();
-    assert!(killed.unwrap().success());
-}
-
 /// Waits until a process has ended.
 #[track_caller]
 fn until_gone(pid: u32) {
-    let deadline = Instant::now() + PATIENCE;
-    while fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z")) {
-        assert!(Instant::now() < deadline, "process {pid} does not end");
-        // Only spares the processor; nothing depends on it.
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let stat = || fs::read_to_string(format!("/proc/{pid}/stat"));
+    until("a process does not end", || {
+        stat().map_or(true, |stat| stat.contains(") Z"))
+    });
 }
 
 #[test]
 fn the_shards_of_a_killed_executor_run_elsewhere() {
-    let scene = Scene::slow();
+    let scene = Scene::new(SimConfig {
+        latency: Latency::Fixed(Duration::from_millis(500)),
+        ..instant(["sim"])
+    });
     let running = scene
         .collect("run", "--cluster local:3 --concurrency 6")
         .start();
-    scene.until_asked(30);
+    // Each executor has its two calls, which last longer than it takes to kill it.
+    until("an executor is idle", || {
+        scene.agents.counts("sim").in_flight == 6
+    });
     let of_driver = executors(running.pid());
     assert_eq!(of_driver.len(), 3);
-    kill(of_driver[0]);
+    signal("KILL", of_driver[0]);
     running.until_it_says("has ended: others go on with its shards");
     running.end().succeeded();
     scene.has_asked_again_at_most("run", 2);
@@ -111,12 +109,7 @@ fn an_executor_without_the_secret_withdraws_and_another_goes_on() {
     assert_eq!(scene.agents.requests(), ROLLOUTS);
     other.signal("TERM");
     other.end().succeeded();
-    for name in scene.folder.content() {
-        let path = scene.folder.path(&name);
-        let holds = path.is_file()
-            && String::from_utf8_lossy(&fs::read(path).unwrap()).contains("secret-5e1f");
-        assert!(!holds, "{name}");
-    }
+    assert_eq!(scene.folder.holding("secret-5e1f"), [""; 0]);
 }
 
 #[test]
@@ -155,12 +148,7 @@ fn executors_elsewhere_stop_when_their_driver_is_silent() {
         let mut locks = files.iter().filter(|name| name.starts_with("run/lock/"));
         locks.any(|name| name.ends_with(".json"))
     };
-    let deadline = Instant::now() + PATIENCE;
-    while is_locked() {
-        assert!(Instant::now() < deadline, "the executor goes on");
-        // Only spares the processor; nothing depends on it.
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("the executor goes on", || !is_locked());
     // The whole would have taken a minute.
     assert!(scene.agents.requests() < ROLLOUTS);
     scene.folder.rollstream("resume run").run().succeeded();

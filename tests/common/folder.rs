@@ -65,6 +65,17 @@ impl Folder {
         files
     }
 
+    /// The files below that hold a text.
+    pub fn holding(&self, text: &str) -> Vec<String> {
+        let mut files = self.content();
+        files.retain(|name| {
+            let content = std::fs::read(self.path(name)).unwrap_or_default();
+            let mut windows = content.windows(text.len());
+            windows.any(|window| window == text.as_bytes())
+        });
+        files
+    }
+
     /// The program with the options of `line`, which spaces separate. Those that hold spaces are added with
     /// [`Program::arg`].
     pub fn rollstream(&self, line: &str) -> Program {

@@ -8,9 +8,11 @@ mod program;
 mod simulated;
 mod task;
 mod terminal;
+mod waiting;
 
 pub use folder::Folder;
-pub use program::{Ended, PATIENCE, Program, Running};
+pub use program::{Ended, Program, Running};
 pub use simulated::{Simulated, instant, quick_and_slow};
 pub use task::{Task, sums, task};
 pub use terminal::{BROKEN, Terminal};
+pub use waiting::{PATIENCE, free_port, signal, until};

@@ -3,13 +3,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::thread::{JoinHandle, sleep, spawn};
-use std::time::{Duration, Instant};
+use std::thread::{JoinHandle, spawn};
+use std::time::Instant;
 
-use super::Terminal;
-
-/// Far longer than anything takes: a test that fails must not hang.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+use super::{PATIENCE, Terminal, signal, until};
 
 /// The program, about to be started.
 pub struct Program(Command);
@@ -113,29 +110,18 @@ impl Running {
     }
 
     /// Sends a signal, such as `INT`.
+    #[track_caller]
     pub fn signal(&self, name: &str) {
-        let kill = format!("kill -{name} {}", self.pid());
-        assert!(
-            Command::new("sh")
-                .args(["-c", &kill])
-                .status()
-                .unwrap()
-                .success(),
-            "{kill}"
-        );
+        signal(name, self.pid());
     }
 
     pub fn is_running(&mut self) -> bool {
         self.child.0.try_wait().unwrap().is_none()
     }
 
+    #[track_caller]
     pub fn end(mut self) -> Ended {
-        let deadline = Instant::now() + PATIENCE;
-        while self.is_running() {
-            assert!(Instant::now() < deadline, "it does not end");
-            // Only spares the processor; nothing depends on it.
-            sleep(Duration::from_millis(5));
-        }
+        until("it does not end", || !self.is_running());
         let code = self.child.0.wait().unwrap().code();
         Ended {
             code,

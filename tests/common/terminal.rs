@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use nix::pty::{Winsize, openpty};
 
-use super::program::{Guard, PATIENCE};
+use super::PATIENCE;
+use super::program::Guard;
 
 /// The program at work on a terminal of its own; killed if the test ends before it.
 pub struct Terminal {

@@ -3,22 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
 use super::{Scene, Series, are_the_same, to_mlflow, warnings};
-use crate::common::Folder;
-
-/// Far longer than anything takes: a test that fails must not hang.
-const PATIENCE: Duration = Duration::from_secs(120);
+use crate::common::{Folder, PATIENCE, free_port, until};
 
 /// A virtual environment with `tests/trackers/requirements.txt`.
 fn environment() -> PathBuf {
@@ -51,13 +45,11 @@ impl Drop for Mlflow {
 impl Mlflow {
     fn start() -> Self {
         let folder = Folder::new();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        drop(listener);
+        let port = free_port();
         let options = "-m mlflow server --workers 1 --backend-store-uri sqlite:///mlflow.db --artifacts-destination files";
         let process = Command::new(environment().join("bin/python"))
             .args(options.split(' '))
-            .args(["--port", &address.port().to_string()])
+            .args(["--port", &port.to_string()])
             .current_dir(folder.path(""))
             .env("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
             .stdout(Stdio::null())
@@ -67,16 +59,13 @@ impl Mlflow {
             .unwrap();
         let server = Self {
             process,
-            url: format!("http://{address}"),
+            url: format!("http://127.0.0.1:{port}"),
             _folder: folder,
         };
-        let deadline = Instant::now() + PATIENCE;
         // It takes connections long before it answers.
-        while server.get("/health").is_none_or(|text| text != "OK") {
-            assert!(Instant::now() < deadline, "MLflow's server does not start");
-            // Only spares the processor.
-            sleep(Duration::from_millis(50));
-        }
+        until("MLflow's server does not start", || {
+            server.get("/health").is_some_and(|text| text == "OK")
+        });
         server
     }
 
