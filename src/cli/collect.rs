@@ -11,7 +11,7 @@ use super::output::{DisplayArgs, Exit, note, unless_gone, wants_colors, warn};
 use super::signals::{interrupted, stop_on_signal};
 use super::sweep_args::SweepArgs;
 use super::{cluster, gym_output, health, view};
-use crate::config::{Cluster, ConfigError, Resolved, Settings, Span};
+use crate::config::{ConfigError, Resolved, Settings, Span};
 use crate::error::{Error, FAILURE, Fatal};
 use crate::health::HealthOptions;
 use crate::http::raise_open_files;
@@ -145,8 +145,7 @@ async fn sweep(
         memory: DEFAULT_MEMORY,
     };
     health.check()?;
-    let place_of_work = settings.cluster.clone();
-    if place_of_work.is_some() {
+    if settings.cluster.is_some() {
         cluster::required()?;
     }
     let health = (settings.aggregate && settings.health_check).then_some(health);
@@ -154,7 +153,6 @@ async fn sweep(
     let grace = settings.grace.duration();
     let _sim = simulate(&mut settings).await?;
     let settings = gym_output::resume(settings).await?;
-    let tracked = settings.clone();
     let mut sweep = tokio::select! {
         prepared = Sweep::prepare(settings) => prepared?,
         // Nothing was sent or written yet.
@@ -164,11 +162,11 @@ async fn sweep(
     let live = live.map(|every| sweep.measure_live(every.duration()));
     let progress = ProgressDisplay::start(sweep.progress(), live, mode(display));
     let _signals = stop_on_signal(sweep.shutdown(), grace, progress.messages())?;
-    let trackers = track(&tracked, &sweep, &progress, display)?;
-    let shutdown = sweep.shutdown();
+    let trackers = track(&sweep, &progress, display)?;
+    let (shutdown, upload_rollouts) = (sweep.shutdown(), sweep.settings().upload_rollouts);
     let (report, died) = match gym {
-        Some(gym) => unless_died(sweep, place_of_work, gym).await,
-        None => (collect_at(sweep, place_of_work).await, None),
+        Some(gym) => unless_died(sweep, gym).await,
+        None => (collect_sweep(sweep).await, None),
     };
     let mut unlogged = Vec::new();
     if let Some(trackers) = trackers {
@@ -177,7 +175,7 @@ async fn sweep(
                 .as_ref()
                 .is_ok_and(|report| report.stopped_by.is_none()),
             has_metrics: report.is_ok(),
-            has_rollouts: report.is_ok() && tracked.upload_rollouts && !shutdown.is_stopping(),
+            has_rollouts: report.is_ok() && upload_rollouts && !shutdown.is_stopping(),
         };
         tokio::select! {
             warnings = trackers.finish(ending) => unlogged = warnings,
@@ -237,9 +235,9 @@ async fn sweep(
     }
 }
 
-/// Collects here, or on a cluster.
-async fn collect_at(sweep: Sweep, cluster: Option<Cluster>) -> Result<SweepReport, Error> {
-    match cluster {
+/// Collects here, or on the cluster that the settings name.
+async fn collect_sweep(sweep: Sweep) -> Result<SweepReport, Error> {
+    match sweep.settings().cluster.clone() {
         Some(cluster) => cluster::collect(sweep, &cluster).await,
         None => sweep.collect().await,
     }
@@ -248,11 +246,10 @@ async fn collect_at(sweep: Sweep, cluster: Option<Cluster>) -> Result<SweepRepor
 /// Collects until the end, or until a server dies: then calls in flight are dropped, since they have nobody to answer.
 async fn unless_died(
     sweep: Sweep,
-    cluster: Option<Cluster>,
     gym: &mut Launch,
 ) -> (Result<SweepReport, Error>, Option<LaunchError>) {
     let shutdown = sweep.shutdown();
-    let mut collect = pin!(collect_at(sweep, cluster));
+    let mut collect = pin!(collect_sweep(sweep));
     let died = tokio::select! {
         report = &mut collect => return (report, None),
         died = gym.died() => died,
@@ -263,7 +260,6 @@ async fn unless_died(
 
 /// Starts to log the sweep to the trackers that the settings name. Processes that share a run would each log a part.
 fn track(
-    settings: &Settings,
     sweep: &Sweep,
     display: &ProgressDisplay,
     shown: &DisplayArgs,
@@ -274,8 +270,8 @@ fn track(
             messages.say(&format!("note: {text}"));
         }
     };
-    let trackers = Trackers::start(settings, sweep.run(), &sweep.progress(), tell)?;
-    if settings.shard.is_some() && trackers.is_some() {
+    let trackers = Trackers::start(sweep.settings(), sweep.run(), &sweep.progress(), tell)?;
+    if sweep.settings().shard.is_some() && trackers.is_some() {
         note(
             "several processes collect this run: `rollstream export RUN` logs it to the trackers when it is complete",
         );

@@ -49,13 +49,12 @@ pub struct Call<'a> {
 pub struct Secrets(Vec<String>);
 
 impl Secrets {
-    /// The length of the shortest secret: shorter texts occur everywhere.
+    /// The length of the shortest secret in a header: shorter words occur everywhere.
     const SHORTEST: usize = 6;
 
-    /// Returns the texts that are long enough to be hidden.
+    /// Returns the texts, each of which is hidden wherever it stands.
     pub fn new<'a>(texts: impl IntoIterator<Item = &'a str>) -> Self {
-        let long = |text: &&str| text.len() >= Self::SHORTEST;
-        let texts = texts.into_iter().filter(long);
+        let texts = texts.into_iter().filter(|text| !text.is_empty());
         let mut secrets: Vec<String> = texts.map(str::to_owned).collect();
         // A secret that contains another one is hidden as a whole.
         secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
@@ -67,7 +66,8 @@ impl Secrets {
         let values = headers.values().filter(|value| value.is_sensitive());
         let texts = values.filter_map(|value| value.to_str().ok());
         let tokens = texts.flat_map(|text| [Some(text), text.rsplit(' ').next()]);
-        Self::new(tokens.flatten())
+        let long = |token: &&str| token.len() >= Self::SHORTEST;
+        Self::new(tokens.flatten().filter(long))
     }
 
     /// Returns the beginning of a text that the other side sent, on one line and without secrets.

@@ -1,6 +1,7 @@
 //! Imported rows: cut down to what is measured ([`reduce`], [`verify_response`]), and as a run's tables in temporary
 //! files, with the places where they were read ([`Placed`]).
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -107,14 +108,14 @@ fn stripped(row: &Object<'_>, response: Option<&Object<'_>>, rules: &GymRules) -
 
 /// Returns an answer with its stamps as NeMo Gym shows it to the server of its agent: without what an aggregation does not
 /// read. `task_index` is JSON text.
-pub(crate) fn verify_response(
-    mut row: Object<'_>,
-    task_index: &str,
+pub(crate) fn verify_response<'a>(
+    mut row: Object<'a>,
+    task_index: impl Into<Cow<'a, str>>,
     rollout_index: i64,
     agent: &str,
     rules: &GymRules,
 ) -> String {
-    row.set(TASK, task_index.to_owned());
+    row.set(TASK, task_index);
     row.set(ROLLOUT, rollout_index.to_string());
     // A rollout of an environment server may have no agent.
     if !row.contains(AGENT_REF) && !row.contains(ENVIRONMENT_SERVER) {

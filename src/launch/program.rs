@@ -184,11 +184,11 @@ mod tests {
         let program = GymProgram {
             path: "gym".into(),
             overrides: Vec::new(),
-            secrets: vec!["++policy_api_key='sk-123'".to_owned()],
+            secrets: vec!["++policy_api_key='sk-1'".to_owned()],
             config_paths: Vec::new(),
             roots: String::new(),
         };
-        let mut text = "key sk-123.".to_owned();
+        let mut text = "key sk-1.".to_owned();
         program.hide_secrets(&mut text);
         assert_eq!(text, "key ****.");
     }

@@ -55,6 +55,14 @@ pub(super) struct Done {
     pub(super) is_cut_off: bool,
 }
 
+/// Work that has ended under a lock, which is still held.
+pub(super) struct Worked {
+    pub(super) lock: RunLock,
+    pub(super) writer: Arc<Writer>,
+    supervisor: Supervisor,
+    pub(super) done: Result<Done, Error>,
+}
+
 impl Sweep {
     /// Sends the pending rollouts, lands their answers, measures them, and reports.
     ///
@@ -64,17 +72,12 @@ impl Sweep {
     pub async fn collect(mut self) -> Result<SweepReport, Error> {
         let place = self.run.clone();
         let lock = self.take_lock(&place).await?;
-        let (writer, supervisor) = match self.hold(&lock).await {
-            Ok(held) => held,
-            Err(error) => {
-                lock.release().await;
-                return Err(error);
-            }
-        };
-        let done = tokio::select! {
-            done = self.work(&writer, |_| {}) => done,
-            lost = supervisor.watch(&lock) => Err(lost.into()),
-        };
+        let Worked {
+            lock,
+            writer,
+            supervisor,
+            done,
+        } = self.work_under(lock, |_| {}).await?;
         if self.settings.shard.is_none() {
             let report = match done {
                 Ok(done) => self.finish_watched(done, &lock, &supervisor).await,
@@ -87,6 +90,32 @@ impl Sweep {
         // the others, so that one of them is the last.
         lock.release_after(writer).await;
         self.finish_shared(done?, &place, &supervisor).await
+    }
+
+    /// Does the work under a lock, which is released if the work can't begin. `begun` is told when the pending rollouts are
+    /// counted.
+    pub(super) async fn work_under(
+        &mut self,
+        lock: RunLock,
+        begun: impl FnOnce(&Progress),
+    ) -> Result<Worked, Error> {
+        let (writer, supervisor) = match self.hold(&lock).await {
+            Ok(held) => held,
+            Err(error) => {
+                lock.release().await;
+                return Err(error);
+            }
+        };
+        let done = tokio::select! {
+            done = self.work(&writer, begun) => done,
+            lost = supervisor.watch(&lock) => Err(lost.into()),
+        };
+        Ok(Worked {
+            lock,
+            writer,
+            supervisor,
+            done,
+        })
     }
 
     /// Waits for a store that fails from now on, and makes the writer of the lock. The lock is renewed without waiting for
@@ -163,7 +192,7 @@ impl Sweep {
     }
 
     /// Sends the pending rollouts, and lands their answers. `begun` is told when they are counted.
-    pub(super) async fn work(
+    async fn work(
         &mut self,
         writer: &Arc<Writer>,
         begun: impl FnOnce(&Progress),

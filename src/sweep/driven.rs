@@ -130,18 +130,8 @@ impl Sweep {
             Err(_) if self.shutdown.is_stopping() => return Ok(()),
             lock => lock?,
         };
-        let (writer, supervisor) = match self.hold(&lock).await {
-            Ok(held) => held,
-            Err(error) => {
-                lock.release().await;
-                return Err(error);
-            }
-        };
-        let done = tokio::select! {
-            done = self.work(&writer, begun) => done,
-            lost = supervisor.watch(&lock) => Err(lost.into()),
-        };
-        lock.release_after(writer).await;
-        done.map(drop)
+        let worked = self.work_under(lock, begun).await?;
+        worked.lock.release_after(worked.writer).await;
+        worked.done.map(drop)
     }
 }

@@ -178,7 +178,6 @@ impl Sweep {
     }
 
     /// Its settings.
-    #[cfg(feature = "cluster")]
     pub(crate) fn settings(&self) -> &Settings {
         &self.settings
     }

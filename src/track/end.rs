@@ -11,13 +11,14 @@ use serde_json::{Map, Value, json};
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
 use super::{LAST, TrackError};
-use crate::config::{Secret, Settings};
+use crate::config::Secret;
 use crate::export::RolloutRows;
 use crate::gym::AGGREGATE_METRICS;
 use crate::import::Zeros;
 use crate::json::{Object, write_quoted};
 use crate::measure::zeros;
 use crate::session::{self, RunTables};
+use crate::status;
 use crate::store::{RunRecord, RunStore, Scratch};
 
 /// The least rate at which a tracker takes rollouts, in bytes per second; [`LAST`] comes on top.
@@ -98,8 +99,7 @@ async fn entries(run: &RunStore) -> Result<Vec<Entry>, TrackError> {
 }
 
 async fn coverage(run: &RunStore, record: &RunRecord) -> Result<Map<String, Value>, TrackError> {
-    let settings: Settings =
-        serde_json::from_value(record.settings.clone()).map_err(TrackError::Metrics)?;
+    let settings = status::settings(run, record)?;
     let all = Zeros {
         failure_classes: settings.count_failure_classes_as_zero,
         missing: false,

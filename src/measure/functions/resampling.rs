@@ -155,7 +155,6 @@ impl<'a> Parts<'a> {
 struct Multiples {
     unit: f64,
     least: f64,
-    len: f64,
     /// By how many units each number is above the least; empty if none is.
     above: Vec<u16>,
 }
@@ -177,7 +176,6 @@ impl Multiples {
         (is_exact && is_small).then(|| Self {
             unit,
             least,
-            len,
             above: numbers.filter(|_| most > least).map(above).collect(),
         })
     }
@@ -187,7 +185,7 @@ impl Multiples {
         let products = self.above.iter().zip(times);
         let products =
             products.map(|(&above, &times)| u64::from(u32::from(above) * u32::from(times)));
-        (self.least / self.unit * self.len + products.sum::<u64>() as f64) * self.unit
+        (self.least / self.unit * times.len() as f64 + products.sum::<u64>() as f64) * self.unit
     }
 }
 

@@ -89,11 +89,8 @@ async fn ask_one(
     stamps: &Arc<StampIndex>,
 ) -> Result<Asked, Error> {
     let (labels, rules) = (&measurement.labels, measurement.rules);
-    let failed = |source| StoreError::File {
-        action: "write a temporary file in",
-        path: std::env::temp_dir(),
-        source,
-    };
+    let temporary = std::env::temp_dir();
+    let failed = StoreError::file("write a temporary file in", &temporary);
     let not_sent = |answer| Asked {
         left_out: 0,
         answer,
@@ -103,12 +100,12 @@ async fn ask_one(
         Ok(false) => return Ok(not_sent(Ok(None))),
         Err(why) => return Ok(not_sent(Err(why))),
     }
-    let mut body = BufWriter::new(tempfile::tempfile().map_err(failed)?);
+    let mut body = BufWriter::new(tempfile::tempfile().map_err(&failed)?);
     let left_out = write_verify_responses(session, agent, labels, rules, stamps, &mut body).await?;
     let mut body: File = body
         .into_inner()
         .map_err(|error| failed(error.into_error()))?;
-    body.seek(SeekFrom::Start(0)).map_err(failed)?;
+    body.seek(SeekFrom::Start(0)).map_err(&failed)?;
     Ok(Asked {
         left_out,
         answer: servers.ask(agent, body).await,
@@ -128,11 +125,8 @@ pub async fn write_verify_responses(
     stamps: &Arc<StampIndex>,
     out: &mut impl Write,
 ) -> Result<u64, Error> {
-    let failed = |source| StoreError::File {
-        action: "write a temporary file in",
-        path: std::env::temp_dir(),
-        source,
-    };
+    let temporary = std::env::temp_dir();
+    let failed = StoreError::file("write a temporary file in", &temporary);
     let config = session
         .copied_config()
         .with_batch_size(BATCH_ROWS)
@@ -152,7 +146,7 @@ pub async fn write_verify_responses(
         left_out += responses.null_count() as u64;
         for response in responses.iter().flatten() {
             for text in [before, response] {
-                out.write_all(text.as_bytes()).map_err(failed)?;
+                out.write_all(text.as_bytes()).map_err(&failed)?;
             }
             before = ",";
         }
@@ -162,8 +156,8 @@ pub async fn write_verify_responses(
     } else {
         "{\"verify_responses\":[]}"
     };
-    out.write_all(end.as_bytes()).map_err(failed)?;
-    out.flush().map_err(failed)?;
+    out.write_all(end.as_bytes()).map_err(&failed)?;
+    out.flush().map_err(&failed)?;
     Ok(left_out)
 }
 
@@ -189,7 +183,7 @@ fn function(
             stamps.set(&mut answer, (task, rollout, attempts.value(row)));
             Some(verify_response(
                 answer,
-                &labels.json(task),
+                labels.json(task),
                 rollout,
                 &agent,
                 rules,
