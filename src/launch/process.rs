@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use tokio::time::sleep;
 
 use super::error::{LaunchError, LogEnd};
 use super::program::{GymProgram, ROOTS};
-use super::supervisor::{COMMAND, GRACE, KEEP, KILL, adopt_orphans};
+use super::supervisor::{COMMAND, GRACE, KEEP, KILL, NAME, adopt_orphans};
 
 /// A supervisor ends within this time after it had to kill.
 const END: Duration = Duration::from_secs(5);
@@ -47,6 +48,7 @@ impl Supervised {
         let this = std::env::current_exe().map_err(failed)?;
         adopt_orphans().map_err(failed)?;
         let mut child = Command::new(this)
+            .arg0(NAME)
             .arg(COMMAND)
             .arg(program.path())
             .args(arguments)

@@ -22,6 +22,9 @@ use tokio::time::sleep;
 /// The hidden command of the program.
 pub(super) const COMMAND: &str = "supervise";
 
+/// The name of the process: whoever kills all processes with the program's own name leaves this one to end the servers.
+pub(super) const NAME: &str = "gym-supervisor";
+
 /// The order to outlive the sweep.
 pub(super) const KEEP: u8 = b'k';
 
@@ -43,6 +46,8 @@ const TICK: Duration = Duration::from_millis(20);
 /// # Errors
 /// The program can't be started.
 pub(crate) async fn supervise(program: &OsString, arguments: &[OsString]) -> std::io::Result<u8> {
+    // Other systems have no such file, and show the name that the process was started with.
+    let _ = std::fs::write("/proc/self/comm", NAME);
     // A terminal's interrupt is for the sweep, which decides what follows from it.
     let _ = setsid();
     adopt_orphans()?;

@@ -57,6 +57,11 @@ fn processes(folder: &Folder) -> Vec<String> {
         .collect()
 }
 
+/// Kills a process. One that has just ended is well, too.
+fn kill(folder: &Folder, pid: &str) {
+    Program::shell(&folder.path(""), &format!("kill -KILL {pid}")).run();
+}
+
 #[track_caller]
 fn nothing_is_left(folder: &Folder) {
     let deadline = Instant::now() + PATIENCE;
@@ -166,8 +171,15 @@ fn a_killed_sweep_leaves_no_process() {
         let folder = folder(&faults);
         let running = rollstream(&folder, &format!("collect {LINE} +grace=1s")).start();
         running.until_it_says(moment);
-        running.signal("KILL");
-        drop(running);
+        // As `pkill -KILL rollstream` does.
+        for line in processes(&folder) {
+            let (pid, _) = line.split_once(' ').unwrap();
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            if name.trim() == "rollstream" {
+                kill(&folder, pid);
+            }
+        }
+        assert_eq!(running.end().code, None);
         nothing_is_left(&folder);
     }
 }
@@ -185,8 +197,7 @@ fn a_killed_supervisor_leaves_no_process() {
         let lines = processes(&folder);
         for line in lines.iter().filter(|line| line.contains(" supervise ")) {
             let (pid, _) = line.split_once(' ').unwrap();
-            // One that has just ended is well, too.
-            Program::shell(&folder.path(""), &format!("kill -KILL {pid}")).run();
+            kill(&folder, pid);
         }
         let ended = running.end();
         assert_eq!(ended.code, Some(code), "{}", ended.stderr);
