@@ -15,5 +15,6 @@ mod common;
 
 mod cluster {
     mod executors;
+    mod kills;
     mod sweeps;
 }

@@ -9,7 +9,7 @@ use super::sweeps::{ROLLOUTS, Scene};
 use crate::common::{Program, Running, instant, signal, until};
 
 /// The processes below a driver that run as this executor.
-fn executors(driver: u32) -> Vec<u32> {
+pub fn executors(driver: u32) -> Vec<u32> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|pid| {
