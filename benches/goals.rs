@@ -12,6 +12,7 @@ mod common;
 mod rows {
     mod baselines;
     pub mod binary;
+    pub mod cluster;
     pub mod in_flight;
     pub mod journal;
     mod journal_calls;
@@ -74,12 +75,14 @@ enum Row {
     Queries(rows::queries::Queries),
     /// Time until a page of the viewer is there, and the memory of the viewer
     View(rows::view::View),
+    /// Sweeps on executors of this machine, beside one process
+    Cluster(rows::cluster::Cluster),
     /// Time to start and size of the program
     Binary(rows::binary::Binary),
 }
 
 impl Row {
-    const NAMES: [&str; 12] = [
+    const NAMES: [&str; 13] = [
         "throughput",
         "in-flight",
         "scheduling",
@@ -91,6 +94,7 @@ impl Row {
         "metrics",
         "queries",
         "view",
+        "cluster",
         "binary",
     ];
 
@@ -125,6 +129,7 @@ impl Row {
             Self::Metrics(row) => row.measure(settings, report),
             Self::Queries(row) => row.measure(settings, report),
             Self::View(row) => row.measure(settings, report),
+            Self::Cluster(row) => row.measure(settings, report),
             Self::Binary(row) => row.measure(settings, report),
         }
     }

@@ -29,12 +29,13 @@ struct Addresses {
 
 #[derive(Debug, Deserialize)]
 struct Stats {
-    agents: BTreeMap<String, InFlight>,
+    agents: BTreeMap<String, AgentStats>,
 }
 
-#[derive(Debug, Deserialize)]
-struct InFlight {
+#[derive(Debug, Default, Clone, Copy, Deserialize)]
+struct AgentStats {
     in_flight: u64,
+    requests: u64,
 }
 
 impl SimServer {
@@ -67,9 +68,18 @@ impl SimServer {
 
     /// Requests that the agent has not answered yet.
     pub fn in_flight(&self) -> anyhow::Result<u64> {
+        Ok(self.stats()?.in_flight)
+    }
+
+    /// Requests that the agent got.
+    pub fn asked(&self) -> anyhow::Result<u64> {
+        Ok(self.stats()?.requests)
+    }
+
+    fn stats(&self) -> anyhow::Result<AgentStats> {
         let stats = get(&format!("{}/stats", self.addresses.head_server))?;
         let stats: Stats = serde_json::from_slice(&stats)?;
-        Ok(stats.agents.get(AGENT).map_or(0, |agent| agent.in_flight))
+        Ok(stats.agents.get(AGENT).copied().unwrap_or_default())
     }
 
     /// The agent's records of all requests so far.
