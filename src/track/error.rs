@@ -1,6 +1,7 @@
 //! [`TrackError`]: why something was not logged.
 
 use std::io;
+use std::path::PathBuf;
 
 use crate::error::{Error, Fatal, USAGE};
 use crate::http::{ClientError, describe};
@@ -60,12 +61,14 @@ pub enum TrackError {
         /// Where the server keeps files.
         place: String,
     },
-    /// There is no Python package for W&B.
-    #[error(
-        "W&B is logged to through its Python package, and no python3 in $VIRTUAL_ENV, in .venv here or above, or on the PATH \
-         has it: install it (pip install wandb)"
-    )]
-    NoPackage,
+    /// The files of W&B cannot be written.
+    #[error("cannot write the files of W&B at {}", .path.display())]
+    Files {
+        /// The file, or a folder of it.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
     /// The Python package failed.
     #[error("the Python package wandb failed: {0}")]
     Package(String),

@@ -170,8 +170,8 @@ impl Follower {
                 let opened = self.tracker.open(id, &record.run_id).await?;
                 self.sent.id = Some(opened.id);
                 self.is_open = true;
-                if let Some(url) = opened.url {
-                    (self.tell)(format!("{}: {url}", self.tracker.name()));
+                if let Some(shown) = opened.shown {
+                    (self.tell)(format!("{}: {shown}", self.tracker.name()));
                 }
                 // A process that is killed now must not leave a run that nobody knows.
                 self.save().await?;

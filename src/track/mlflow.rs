@@ -249,7 +249,10 @@ impl Tracker for Mlflow {
             artifacts,
         };
         let url = format!("{}/#/experiments/{experiment}/runs/{id}", self.url);
-        Ok(Opened { id, url: Some(url) })
+        Ok(Opened {
+            id,
+            shown: Some(url),
+        })
     }
 
     async fn config(&mut self, config: &Value) -> Result<(), TrackError> {

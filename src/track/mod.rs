@@ -1,9 +1,9 @@
 //! Logs runs to experiment trackers, W&B and MLflow, as NeMo Gym's exporters do: progress, settings, metrics, rollouts.
 //!
 //! [`Trackers`] are those that the settings name. A `Tracker` is one service: `mlflow` talks to the server, `wandb` to
-//! the service's Python package. Each has a task of its own, `follow`, which no sweep waits for but at its end, and then for
-//! [`LAST`] at most. What a tracker did not take is noted beside the run, and is sent by the next process that logs it.
-//! The command line uses it.
+//! the service's Python package, without which `wandb_files` writes what the package would. Each has a task of its own,
+//! `follow`, which no sweep waits for but at its end, and then for [`LAST`] at most. What a tracker did not take is noted
+//! beside the run, and is sent by the next process that logs it. The command line uses it.
 
 mod end;
 mod error;
@@ -11,6 +11,7 @@ mod follow;
 mod mlflow;
 mod mlflow_names;
 mod wandb;
+mod wandb_files;
 
 use std::fmt;
 use std::path::Path;
@@ -68,8 +69,8 @@ trait Tracker: Send {
 /// An open run of a tracker.
 struct Opened {
     id: String,
-    /// The address of its page.
-    url: Option<String>,
+    /// Where to see it, for people.
+    shown: Option<String>,
 }
 
 /// What whoever collects says at the end.

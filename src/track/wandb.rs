@@ -1,4 +1,4 @@
-//! [`Wandb`]: W&B, through its Python package.
+//! [`Wandb`]: W&B, through its Python package, or by the files that `wandb sync` uploads where no Python has it.
 //!
 //! A small program, `wandb.py`, gets a command a line and answers each. What it logs goes the package's own way, so that its
 //! variables hold: with `WANDB_MODE=offline` nothing is sent, and `wandb sync` does it later.
@@ -18,6 +18,7 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::time::timeout;
 
 use super::end::RolloutTable;
+use super::wandb_files::{OfflineRun, next_step};
 use super::{LAST, Opened, TrackError, Tracker};
 use crate::config::Secret;
 use crate::http::Secrets;
@@ -39,6 +40,10 @@ pub(super) struct Wandb {
     /// Where the package keeps its files; none for where it likes.
     folder: Option<PathBuf>,
     program: Option<Running>,
+    /// The run, if there is no package.
+    files: Option<OfflineRun>,
+    /// The step at which this process goes on.
+    first_step: u64,
 }
 
 /// The program, killed when this is dropped.
@@ -105,6 +110,8 @@ impl Wandb {
             key,
             folder,
             program: None,
+            files: None,
+            first_step: 0,
         }
     }
 
@@ -143,6 +150,8 @@ impl Tracker for Wandb {
 
     async fn open(&mut self, id: Option<&str>, run_id: &str) -> Result<Opened, TrackError> {
         let id = id.map_or_else(|| run_id.to_lowercase(), str::to_owned);
+        let place = self.folder.clone().unwrap_or_default();
+        self.first_step = next_step(&place, &id);
         let start = json!({
             "do": "start",
             "project": self.project,
@@ -158,20 +167,41 @@ impl Tracker for Wandb {
             let answer = self.ask(start.clone(), START).await?;
             if answer["missing"].is_null() {
                 let url = answer["url"].as_str().map(str::to_owned);
-                return Ok(Opened { id, url });
+                return Ok(Opened { id, shown: url });
             }
         }
         self.program = None;
-        Err(TrackError::NoPackage)
+        let files = OfflineRun::create(&place, [&self.project, &self.name, &id], self.first_step)?;
+        let shown = format!(
+            "no python3 in $VIRTUAL_ENV, in .venv here or above, or on the PATH has the package (pip install wandb), so the \
+             run is logged to files; to upload them, where the package is: wandb sync {}",
+            files.folder.display()
+        );
+        self.files = Some(files);
+        Ok(Opened {
+            id,
+            shown: Some(shown),
+        })
     }
 
     async fn config(&mut self, config: &Value) -> Result<(), TrackError> {
+        if let Some(files) = &mut self.files {
+            return files.config(config);
+        }
         let command = json!({"do": "config", "config": config});
         self.ask(command, LAST).await.map(drop)
     }
 
     async fn points(&mut self, points: &[Point]) -> Result<(), TrackError> {
-        for point in points {
+        // After a kill, points come again. Offline, the package does not know what an earlier process logged.
+        let first = self.first_step;
+        for point in points.iter().filter(|point| point.step >= first) {
+            if let Some(files) = &mut self.files {
+                let metrics = point.metrics.iter();
+                let metrics = metrics.map(|(key, value)| (key.clone(), json!(value)));
+                files.log(&metrics.collect(), Some(point.step))?;
+                continue;
+            }
             let command = json!({"do": "log", "metrics": point.metrics, "step": point.step});
             self.ask(command, LAST).await?;
         }
@@ -179,17 +209,27 @@ impl Tracker for Wandb {
     }
 
     async fn metrics(&mut self, metrics: &Map<String, Value>) -> Result<(), TrackError> {
+        if let Some(files) = &mut self.files {
+            return files.log(metrics, None);
+        }
         let command = json!({"do": "log", "metrics": metrics, "step": null});
         self.ask(command, LAST).await.map(drop)
     }
 
     async fn rollouts(&mut self, table: &RolloutTable) -> Result<(), TrackError> {
+        if let Some(files) = &mut self.files {
+            return files.table(table).await;
+        }
         let command = json!({"do": "table", "path": table.path, "rows": table.rows});
         self.ask(command, table.time_to_send()).await.map(drop)
     }
 
     async fn close(&mut self, ended_well: bool) -> Result<(), TrackError> {
-        let command = json!({"do": "finish", "exit_code": i32::from(!ended_well)});
+        let exit_code = u64::from(!ended_well);
+        if let Some(files) = &mut self.files {
+            return files.finish(exit_code);
+        }
+        let command = json!({"do": "finish", "exit_code": exit_code});
         self.ask(command, LAST).await.map(drop)
     }
 }

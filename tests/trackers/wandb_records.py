@@ -38,12 +38,13 @@ for path in sorted(glob.glob(f"{sys.argv[1]}/wandb/offline-run-*/*.wandb")):
         kind = record.WhichOneof("record_type")
         found = None
         if kind == "run":
-            found = {"id": record.run.run_id, "name": record.run.display_name, "project": record.run.project}
+            run = record.run
+            found = {"id": run.run_id, "name": run.display_name, "project": run.project, "resume": run.resume}
         elif kind == "config":
             items = record.config.update
             found = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
-        elif kind == "history":
-            items = record.history.item
+        elif kind in ("history", "summary"):
+            items = record.history.item if kind == "history" else record.summary.update
             found = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
         elif kind == "artifact":
             files = {file.path: file.local_path for file in record.artifact.manifest.contents}

@@ -2,10 +2,13 @@
 //!
 //! `tests/trackers/gym_series.json` is what NeMo Gym logged for the same rollouts; `record.py` beside it made it.
 
-mod real;
+mod mlflow;
 mod server;
+mod wandb;
 
 use std::collections::BTreeMap;
+use std::env;
+use std::path::{Path, PathBuf};
 
 use rollstream::gym::GymChoice;
 use rollstream::sim::SimConfig;
@@ -19,6 +22,22 @@ const TOKEN: &str = "token-Very-Secret-1234567890";
 
 /// Each metric with its steps and values.
 type Series = BTreeMap<String, Vec<(u64, f64)>>;
+
+/// A virtual environment with `tests/trackers/requirements.txt`.
+fn environment() -> PathBuf {
+    let of_ci = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../../python");
+    let found = env::var_os("ROLLSTREAM_TEST_PYTHON").map_or(of_ci, PathBuf::from);
+    assert!(
+        found.join("bin/python").exists(),
+        "there is no virtual environment at {}: make it (python3 -m venv DIR && DIR/bin/pip install -r \
+         tests/trackers/requirements.txt), or name another in the variable ROLLSTREAM_TEST_PYTHON",
+        found.display()
+    );
+    found.canonicalize().unwrap()
+}
+
+/// The tasks that are masked, where some are.
+const MASKED: [usize; 3] = [4, 12, 13];
 
 /// The rollouts for which NeMo Gym's series were recorded.
 struct Scene {
@@ -38,7 +57,7 @@ impl Scene {
     fn lossy() -> Self {
         let faults = "2:1=failure_class 6=failure_terminal 9:0=error_500 15:2=no_persist";
         let once = "--max-attempts 1 --infra-budget 1 --data-budget 1";
-        Self::with("lossy", &[4, 12, 13], faults, once)
+        Self::with("lossy", &MASKED, faults, once)
     }
 
     fn with(name: &'static str, masked: &[usize], faults: &str, options: &'static str) -> Self {
@@ -307,19 +326,4 @@ fn a_tracker_that_is_named_in_part_is_refused() {
     nowhere
         .exited_with(2)
         .complaining(&["--output FILE", "+wandb_project"]);
-}
-
-#[test]
-fn without_the_package_of_wandb_the_warning_says_how_to_get_it() {
-    let scene = Scene::new();
-    let ended = scene
-        .collect()
-        .args("+wandb_project=p +wandb_name=r")
-        .run()
-        .succeeded();
-    let said = warnings(&ended);
-    assert!(
-        said.len() == 1 && ended.stderr.contains("pip install wandb"),
-        "{ended:?}"
-    );
 }

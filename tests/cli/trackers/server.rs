@@ -1,4 +1,4 @@
-//! A server with the methods of MLflow's that are used, which can fail.
+//! A server with the methods of MLflow's and of W&B's that are used, which can fail.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,11 +21,18 @@ pub(super) enum Mood {
 #[derive(Debug, Clone)]
 pub(super) struct Asked {
     pub(super) path: String,
+    host: Option<String>,
     pub(super) authorization: Option<String>,
     pub(super) body: String,
 }
 
-/// The methods of MLflow's server that are used.
+impl Asked {
+    pub(super) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap()
+    }
+}
+
+/// The methods of MLflow's server that are used, and those that `wandb sync` uses.
 pub(super) struct Server {
     pub(super) url: String,
     mood: Arc<Mutex<Mood>>,
@@ -57,10 +64,15 @@ impl Server {
         all.cloned().collect()
     }
 
+    /// The lines of the history of W&B's run, each with its number.
+    pub(super) fn history(&self) -> Vec<(u64, Value)> {
+        history(&self.asked.lock().unwrap())
+    }
+
     pub(super) fn series(&self) -> Series {
         let mut series = Series::new();
         for asked in self.asked("runs/log-batch") {
-            let body: Value = serde_json::from_str(&asked.body).unwrap();
+            let body = asked.json();
             for metric in body["metrics"].as_array().into_iter().flatten() {
                 let point = (
                     metric["step"].as_u64().unwrap(),
@@ -72,6 +84,19 @@ impl Server {
         }
         series
     }
+}
+
+/// The lines of a run's history that `wandb sync` sent, each with its number.
+fn history(asked: &[Asked]) -> Vec<(u64, Value)> {
+    let mut lines = Vec::new();
+    let sent = |asked: &&Asked| asked.path.ends_with("file_stream");
+    for asked in asked.iter().filter(sent) {
+        let history = &asked.json()["files"]["wandb-history.jsonl"];
+        let content = history["content"].as_array().into_iter().flatten();
+        let content = content.map(|line| serde_json::from_str(line.as_str().unwrap()).unwrap());
+        lines.extend((history["offset"].as_u64().unwrap_or(0)..).zip(content));
+    }
+    lines
 }
 
 /// Returns none when the other side has closed the connection.
@@ -96,6 +121,7 @@ fn serve(stream: TcpStream, mood: &Mutex<Mood>, log: &Mutex<Vec<Asked>>) -> Opti
         reader.read_exact(&mut body).ok()?;
         let asked = Asked {
             path: path.split('?').next()?.to_owned(),
+            host: headers.remove("host"),
             authorization: headers.remove("authorization"),
             body: String::from_utf8(body).unwrap(),
         };
@@ -107,6 +133,10 @@ fn serve(stream: TcpStream, mood: &Mutex<Mood>, log: &Mutex<Vec<Asked>>) -> Opti
             },
             // What a server repeats must not be shown.
             Mood::Answers(status) => (status, json!({"message": format!("no: {asked:?}")})),
+            Mood::Well if asked.path == "/graphql" => {
+                let data = wandb(&asked, &log.lock().unwrap());
+                (200, json!({"data": data}))
+            }
             Mood::Well => answer(&asked.path),
         };
         let is_file = status == 200 && asked.path.contains("mlflow-artifacts");
@@ -131,5 +161,39 @@ fn answer(path: &str) -> (u16, Value) {
         "runs/create" => (200, json!({"run": {"info": info}})),
         "runs/update" => (200, json!({"run_info": info})),
         _ => (200, json!({})),
+    }
+}
+
+/// What W&B's server answers to a query, after others.
+fn wandb(asked: &Asked, earlier: &[Asked]) -> Value {
+    let query = asked.json();
+    let project = json!({"id": "P", "name": "p", "entity": {"id": "E", "name": "e"}});
+    let name = &query["variables"]["name"];
+    match query["operationName"].as_str().unwrap() {
+        "RunResumeStatus" => {
+            let run = history(earlier).pop().map(|(number, last)| {
+                json!({
+                    "id": "R", "name": name, "displayName": "r", "tags": [],
+                    "config": "{}", "wandbConfig": r#"{"t": {}}"#, "summaryMetrics": "{}",
+                    "historyLineCount": number + 1, "historyTail": json!([last.to_string()]).to_string(),
+                    "eventsLineCount": 0, "eventsTail": "[]", "logLineCount": 0,
+                })
+            });
+            json!({"model": {"id": "P", "name": "p", "entity": {"id": "E", "name": "e"}, "bucket": run}})
+        }
+        "UpsertBucket" => {
+            let run = json!({"id": "R", "name": name, "displayName": "r", "project": project, "historyLineCount": 0});
+            json!({"upsertBucket": {"bucket": run, "inserted": true}})
+        }
+        "CreateRunFiles" => {
+            let host = asked.host.as_ref().unwrap();
+            let files = query["variables"]["files"].as_array().unwrap().iter();
+            let files = files.map(|file| {
+                let file = file.as_str().unwrap();
+                json!({"name": file, "uploadUrl": format!("http://{host}/{file}")})
+            });
+            json!({"createRunFiles": {"runID": "R", "uploadHeaders": [], "files": files.collect::<Vec<_>>()}})
+        }
+        _ => json!({}),
     }
 }
