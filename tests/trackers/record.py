@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Records what NeMo Gym 0.7.0 logs to MLflow and W&B for the rollouts of a simulated agent, as `gym_series.json`: once where
-all goes well, and once where samples are masked and rollouts fail.
+all goes well, once where samples are masked and rollouts fail, and once where NeMo Gym itself chooses the key metrics.
 
     VENV/bin/python tests/trackers/record.py target/debug/rollstream > tests/trackers/gym_series.json
 
@@ -24,9 +24,11 @@ BIN = Path(sys.executable).parent
 ROLLSTREAM = Path(sys.argv[1]).absolute()
 
 
-# NeMo Gym's program, where the agent's server has NeMo Gym's own metrics beside those of the simulated one, which also
-# chooses the key metrics.
+# NeMo Gym's program, where the agent's server has NeMo Gym's own metrics: alone, or beside those of the simulated one,
+# which then chooses the key metrics.
 GYM = """
+import os
+
 from nemo_gym import reward_profile, rollout_collection
 from nemo_gym.cli.main import main
 
@@ -41,6 +43,8 @@ class Metrics(rollout_collection.AggregateMetrics):
     @classmethod
     def model_validate(cls, answer):
         own = reward_profile.compute_aggregate_metrics(asked)
+        if "OWN_CHOICE" in os.environ:
+            return own
         own.agent_metrics = {**answer["agent_metrics"], **own.agent_metrics}
         coverage = {key: own.key_metrics[key] for key in own.key_metrics if key.startswith("coverage/")}
         own.key_metrics = {**coverage, **answer["key_metrics"]}
@@ -61,12 +65,13 @@ def post(url, body):
     return json.load(urllib.request.urlopen(request))
 
 
-def record(folder, is_lossy):
+def record(folder, name):
+    is_lossy = name == "lossy"
     tasks = [
         {"responses_create_params": {"input": [{"role": "user", "content": f"What is {n} + {n + 1}?"}]}, "expected_answer": 2 * n + 1}
         for n in range(1, 26)
     ]
-    for index in MASKED if is_lossy else ():
+    for index in () if name == "healthy" else MASKED:
         tasks[index]["mask_sample"] = True
     named = ({**task, "agent_ref": {"name": "math"}} for task in tasks)
     (folder / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in named))
@@ -96,6 +101,8 @@ def record(folder, is_lossy):
         keys += ["route_failures_to_sidecar=true", "count_missing_rollouts_as_zero=true"] if is_lossy else []
         gym = [sys.executable, "-c", GYM, "eval", "run", "--no-serve", *(f"+{key}" for key in keys)]
         environment = {**os.environ, "WANDB_MODE": "offline"}
+        if name == "own choice":
+            environment["OWN_CHOICE"] = "1"
         subprocess.run(gym, cwd=folder, check=True, env=environment, stdout=sys.stderr)
         found = post(f"{url}/api/2.0/mlflow/runs/search", {"experiment_ids": ["1"]})["runs"][0]
         run_id = found["info"]["run_id"]
@@ -128,7 +135,7 @@ def table_of(folder):
 
 
 recorded = {}
-for name in ("healthy", "lossy"):
+for name in ("healthy", "lossy", "own choice"):
     with tempfile.TemporaryDirectory() as folder:
-        recorded[name] = record(Path(folder), name == "lossy")
+        recorded[name] = record(Path(folder), name)
 print(json.dumps(recorded))

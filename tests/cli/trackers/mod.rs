@@ -60,6 +60,11 @@ impl Scene {
         Self::with("lossy", &MASKED, faults, once)
     }
 
+    /// With masked samples, and servers that are not asked for their choice of key metrics.
+    fn without_own_metrics() -> Self {
+        Self::with("own choice", &MASKED, "", "--no-agent-metrics")
+    }
+
     fn with(name: &'static str, masked: &[usize], faults: &str, options: &'static str) -> Self {
         let faults = faults.split_whitespace();
         let config = SimConfig {
@@ -207,6 +212,15 @@ fn masked_and_failed_rollouts_are_counted_as_nemo_gym_counts_them() {
         (&table["columns"], Some(rows + 1)),
         (&theirs["columns"], theirs["rows"].as_u64())
     );
+}
+
+#[test]
+fn key_metrics_are_those_that_nemo_gym_chooses() {
+    let (scene, server) = (Scene::without_own_metrics(), Server::start(Mood::Well));
+    to_mlflow(scene.collect(), &server.url).run().succeeded();
+    let series = server.series();
+    assert!(series.contains_key("key_metrics/math/mean/turns"));
+    scene.are_those_of_gym(series);
 }
 
 #[test]
