@@ -315,8 +315,14 @@ async fn existing(run: &RunStore, settings: &Settings) -> Result<Existing, Error
         }
         Ok(None) => match refuse_remains(run).await {
             Ok(()) => Ok(Existing::Nothing),
-            Err(_) if takes_over => Ok(Existing::Remains),
-            Err(error) => Err(error),
+            Err(error) => match RunRecord::load(run).await {
+                // Another process that shares the work has just created the run, its record first.
+                Ok(Some(record)) if takes_over || settings.shard.is_some() => {
+                    Ok(Existing::Run(Box::new(record)))
+                }
+                _ if takes_over => Ok(Existing::Remains),
+                _ => Err(error),
+            },
         },
         Err(StoreError::Record { .. }) if takes_over => Ok(Existing::Remains),
         Err(StoreError::Version { .. }) if settings.overwrite => Ok(Existing::Remains),
