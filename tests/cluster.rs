@@ -12,9 +12,18 @@
     reason = "not every test file asks for all of it"
 )]
 mod common;
+#[allow(dead_code, reason = "the suite of object stores asks for more")]
+#[path = "common/s3_backend.rs"]
+mod s3_backend;
+#[allow(dead_code, reason = "the suite of object stores asks for more")]
+#[path = "common/s3_server.rs"]
+mod s3_server;
 
 mod cluster {
     mod executors;
     mod kills;
+    mod kubernetes;
+    mod network;
+    mod slurm;
     mod sweeps;
 }

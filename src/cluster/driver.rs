@@ -8,7 +8,7 @@ use super::board::{Board, Control, INTERVAL, Order, ShardReport};
 use super::local::LocalExecutors;
 use super::plan::ShardStep;
 use super::scheduler::{Client, Job, Scheduler};
-use super::{ClusterError, check_network};
+use super::{ClusterError, Network};
 use crate::config::{Cluster, Concurrency, Settings};
 use crate::error::Error;
 use crate::progress::{AgentProgress, Phase, Progress};
@@ -32,11 +32,11 @@ const FORGOTTEN: Duration = Duration::from_secs(5);
 /// Shards that are incomplete when a job has ended are submitted again, this often with the first time.
 const MOST_JOBS: usize = 4;
 
-/// Refuses settings that make no sense on a cluster. Returns its slots.
+/// Refuses settings that make no sense on a cluster. Returns its slots, and how to reach it.
 ///
 /// # Errors
 /// They do not fit a cluster.
-fn check(settings: &Settings, cluster: &Cluster) -> Result<usize, ClusterError> {
+fn check(settings: &Settings, cluster: &Cluster) -> Result<(usize, Network), ClusterError> {
     let refuse = |option, remedy| Err(ClusterError::Option { option, remedy });
     if settings.shard.is_some() {
         return refuse("--shard", "a cluster makes shards itself");
@@ -45,11 +45,11 @@ fn check(settings: &Settings, cluster: &Cluster) -> Result<usize, ClusterError> 
         return refuse("--dispatch-budget", "use --deadline and --grace");
     }
     match cluster {
-        Cluster::Local(executors) => Ok(*executors),
+        Cluster::Local(executors) => Ok((*executors, Network::default())),
         Cluster::At { host, .. } => {
-            check_network(host, settings.insecure_network)?;
+            let network = Network::new(host, &settings.cluster_tls, settings.insecure_network)?;
             let slots = settings.cluster_slots.ok_or(ClusterError::Slots)?;
-            Ok(slots as usize)
+            Ok((slots as usize, network))
         }
     }
 }
@@ -59,9 +59,9 @@ fn check(settings: &Settings, cluster: &Cluster) -> Result<usize, ClusterError> 
 /// # Errors
 /// The settings do not fit a cluster, there is no cluster, or the run can't be begun or ended, as [`Sweep::collect`] says.
 pub(crate) async fn collect(sweep: Sweep, cluster: &Cluster) -> Result<SweepReport, Error> {
-    let slots = check(sweep.settings(), cluster)?;
+    let (slots, network) = check(sweep.settings(), cluster)?;
     let settings = for_executors(sweep.settings(), slots)?;
-    let engine = Engine::start(cluster).await?;
+    let engine = Engine::start(cluster, &network).await?;
     let (driven, begun) = DrivenSweep::begin(sweep).await?;
     let run = begun.run.clone();
     if begun.pending > 0 && !begun.shutdown.is_stopping() {
@@ -133,18 +133,18 @@ struct Engine {
 }
 
 impl Engine {
-    async fn start(cluster: &Cluster) -> Result<Self, ClusterError> {
+    async fn start(cluster: &Cluster, network: &Network) -> Result<Self, ClusterError> {
         let Cluster::Local(count) = cluster else {
             return Ok(Self {
-                client: Client::connect(&cluster.to_string()).await?,
+                client: Client::connect(&cluster.to_string(), network).await?,
                 executors: None,
                 _scheduler: None,
             });
         };
-        let scheduler = Scheduler::start(([127, 0, 0, 1], 0).into()).await?;
+        let scheduler = Scheduler::start(([127, 0, 0, 1], 0).into(), network).await?;
         let address = scheduler.address();
         Ok(Self {
-            client: Client::connect(&format!("grpc://{address}")).await?,
+            client: Client::connect(&format!("grpc://{address}"), network).await?,
             executors: Some(LocalExecutors::start(*count, address)?),
             _scheduler: Some(scheduler),
         })

@@ -1,3 +1,5 @@
+use std::path::PathBuf;
+
 use crate::error::Fatal;
 
 /// Why a cluster can't be used.
@@ -5,9 +7,14 @@ use crate::error::Fatal;
 pub(crate) enum ClusterError {
     #[error(
         "{host} is not a loopback address: whoever reaches the scheduler can run plans with the credentials of the executors, \
-         and nothing is encrypted. In a network that you trust, add --insecure-network"
+         and nothing is encrypted. Add --cluster-tls, or, in a network that you trust, --insecure-network"
     )]
     Network { host: String },
+    #[error("cannot read {}, which --cluster-tls needs: {source}", path.display())]
+    Certificate {
+        path: PathBuf,
+        source: std::io::Error,
+    },
     #[error(
         "--cluster-slots is missing: give the --slots of all executors together, by which the limits of calls are divided"
     )]
@@ -47,6 +54,7 @@ impl Fatal for ClusterError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Network { .. }
+            | Self::Certificate { .. }
             | Self::Slots
             | Self::Option { .. }
             | Self::Limit { .. }

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::future::pending;
-use std::io::Read;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant};
 use ballista_core::config::TaskSchedulingPolicy;
 use ballista_core::error::BallistaError;
 use ballista_core::extension::SessionConfigExt;
+use ballista_core::ids::new_instance_id;
 use ballista_executor::executor_process::{ExecutorProcessConfig, start_executor_process};
 use ballista_executor::shutdown::Shutdown as BallistaShutdown;
 use datafusion::prelude::SessionConfig;
@@ -21,9 +21,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::board::{Board, Control, FoundSpec, INTERVAL, Order, ShardReport, Withdrawal};
+use super::local::end_with_parent;
 use super::plan::{ShardCodec, ShardStep};
 use super::scheduler::Client;
-use super::{ClusterError, check_network};
+use super::{ClusterError, Network};
 use crate::config::{Bytes, Cluster, MemoryPlan, Settings, Span};
 use crate::error::Error;
 use crate::http::raise_open_files;
@@ -31,9 +32,6 @@ use crate::progress::{AgentProgress, Progress};
 use crate::run::{Shutdown, StopReason};
 use crate::store::{RunStore, StoreError};
 use crate::sweep::Sweep;
-
-/// The time for which an executor waits for its scheduler, in seconds.
-const CONNECT_SECONDS: u16 = 60;
 
 /// An executor that leaves waits this much longer than its calls have: their answers land.
 const LANDING: Duration = Duration::from_secs(10);
@@ -60,7 +58,7 @@ pub(crate) struct ExecutorOptions {
     pub(crate) work_dir: Option<PathBuf>,
     /// Ends the process when standard input ends.
     pub(crate) is_bound: bool,
-    pub(crate) insecure_network: bool,
+    pub(crate) network: Network,
 }
 
 /// Runs shards until a signal, or until the executor withdraws. Says what it does by `tell`.
@@ -75,10 +73,14 @@ pub(crate) async fn execute(options: ExecutorOptions, tell: impl Fn(String)) -> 
         name,
         work_dir,
         is_bound,
-        insecure_network,
+        network,
     } = options;
-    check_network(&host, insecure_network)?;
     check_name(&name)?;
+    let address = Cluster::At {
+        host: host.clone(),
+        port,
+    }
+    .to_string();
     raise_open_files();
     let temporary = match &work_dir {
         Some(_) => None,
@@ -90,14 +92,27 @@ pub(crate) async fn execute(options: ExecutorOptions, tell: impl Fn(String)) -> 
     if is_bound {
         end_with_parent(work_dir.clone()).map_err(ClusterError::Start)?;
     }
+    // A process that is started again under its name must not pass for the one that died: the scheduler would wait for that
+    // one's tasks. Drivers know their own executors by name.
+    let id = if is_bound {
+        name.clone()
+    } else {
+        format!("{name}-{}", new_instance_id())
+    };
+    tell(format!(
+        "executor '{name}' has {slots} slots, and asks the scheduler at {host}:{port} for shards"
+    ));
+    let (in_ballista, scheduler) = (network.clone(), address.clone());
     let worker = Arc::new(ShardWorker::new(name.clone(), slots));
     let in_session = Arc::clone(&worker);
     let config = ExecutorProcessConfig {
-        executor_id: name.clone(),
+        executor_id: id.clone(),
+        // Else the scheduler asks the connection for it.
+        external_host: Some(name.clone()),
         port: 0,
         scheduler_host: host.clone(),
         scheduler_port: port,
-        scheduler_connect_timeout_seconds: CONNECT_SECONDS,
+        scheduler_connect_timeout_seconds: super::scheduler::CONNECT_SECONDS,
         vcores: slots,
         task_scheduling_policy: TaskSchedulingPolicy::PullStaged,
         work_dir: Some(work_dir.display().to_string()),
@@ -107,6 +122,9 @@ pub(crate) async fn execute(options: ExecutorOptions, tell: impl Fn(String)) -> 
             SessionConfig::new_with_ballista().with_extension(Arc::clone(&in_session))
         })),
         override_physical_codec: Some(Arc::new(ShardCodec::default())),
+        override_create_grpc_client_endpoint: Some(Arc::new(move |_| {
+            Ok(in_ballista.endpoint(&scheduler)?)
+        })),
         // Nobody fetches anything from an executor, so it listens nowhere. The task belongs to Ballista.
         override_arrow_flight_service: Some(Arc::new(|_, _, mut shutdown: BallistaShutdown, _| {
             Handle::current().spawn(async move {
@@ -116,16 +134,19 @@ pub(crate) async fn execute(options: ExecutorOptions, tell: impl Fn(String)) -> 
         })),
         ..ExecutorProcessConfig::default()
     };
-    tell(format!(
-        "executor '{name}' has {slots} slots, and asks the scheduler at {host}:{port} for shards"
-    ));
+    let run = async {
+        // Ballista would not say why it can't connect.
+        Client::wait_for(&address, &network).await?;
+        let ended = start_executor_process(Arc::new(config)).await;
+        ended.map_err(ClusterError::Executor)
+    };
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ClusterError::Start)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(ClusterError::Start)?;
     tokio::select! {
-        ended = start_executor_process(Arc::new(config)) => {
+        ended = run => {
             // A signal ends Ballista's part, too.
             if !worker.is_stopped() {
-                ended.map_err(ClusterError::Executor)?;
+                ended?;
             }
         }
         _ = interrupt.recv() => {}
@@ -136,9 +157,8 @@ pub(crate) async fn execute(options: ExecutorOptions, tell: impl Fn(String)) -> 
     tell("sends nothing more, and waits for the calls in flight".to_owned());
     worker.idle().await;
     // Else the scheduler learns it by silence.
-    let address = Cluster::At { host, port }.to_string();
-    if let Ok(mut scheduler) = Client::connect(&address).await {
-        let _ = scheduler.executor_stopped(&name).await;
+    if let Ok(mut scheduler) = Client::connect(&address, &network).await {
+        let _ = scheduler.executor_stopped(&id).await;
     }
     let why = worker.withdrawn.get().cloned();
     match why {
@@ -153,18 +173,6 @@ fn check_name(name: &str) -> Result<(), ClusterError> {
         return Err(ClusterError::Name(name.to_owned()));
     }
     Ok(())
-}
-
-/// Ends this process when standard input ends: the system closes it however the parent ends.
-fn end_with_parent(work_dir: PathBuf) -> std::io::Result<()> {
-    // A thread of its own: a read of standard input can't be cancelled. It ends with the process.
-    let watch = move || {
-        let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());
-        let _ = std::fs::remove_dir_all(work_dir);
-        std::process::exit(1);
-    };
-    let thread = std::thread::Builder::new().name("parent".to_owned());
-    thread.spawn(watch).map(drop)
 }
 
 /// Runs shards in an executor, which Ballista's sessions know it by.

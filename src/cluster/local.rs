@@ -1,7 +1,9 @@
-//! [`LocalExecutors`]: executors of this machine, for `--cluster local:N`.
+//! [`LocalExecutors`]: executors of this machine, for `--cluster local:N`, and how one ends with its driver.
 
+use std::io::Read;
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
@@ -75,4 +77,16 @@ impl Drop for LocalExecutors {
             let _ = child.wait();
         }
     }
+}
+
+/// Ends this process when standard input ends: the system closes it however the parent ends.
+pub(super) fn end_with_parent(work_dir: PathBuf) -> std::io::Result<()> {
+    // A thread of its own: a read of standard input can't be cancelled. It ends with the process.
+    let watch = move || {
+        let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());
+        let _ = std::fs::remove_dir_all(work_dir);
+        std::process::exit(1);
+    };
+    let thread = std::thread::Builder::new().name("parent".to_owned());
+    thread.spawn(watch).map(drop)
 }

@@ -17,6 +17,7 @@
 //! | `driver` | begins the run, submits the shards, follows them, ends the run |
 //! | `scheduler` | Ballista's scheduler, and a client of it |
 //! | `executor` | the process that runs shards |
+//! | `network` | how these processes connect, with certificates or on this machine alone |
 //! | `local` | executors of this machine that end with their driver |
 //! | `error` | what can go wrong |
 //!
@@ -29,24 +30,12 @@ mod driver;
 mod error;
 mod executor;
 mod local;
+mod network;
 mod plan;
 mod scheduler;
 
 pub(crate) use driver::collect;
 pub(crate) use error::ClusterError;
 pub(crate) use executor::{ExecutorOptions, execute};
+pub(crate) use network::Network;
 pub(crate) use scheduler::Scheduler;
-
-use std::net::IpAddr;
-
-/// Refuses an address that other machines reach, unless the user accepts that.
-pub(crate) fn check_network(host: &str, is_accepted: bool) -> Result<(), ClusterError> {
-    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
-    let is_loopback = host == "localhost" || address.is_ok_and(|address| address.is_loopback());
-    if is_loopback || is_accepted {
-        return Ok(());
-    }
-    Err(ClusterError::Network {
-        host: host.to_owned(),
-    })
-}

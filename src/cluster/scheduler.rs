@@ -2,22 +2,22 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use ballista_core::config::TaskSchedulingPolicy;
-use ballista_core::config::{BALLISTA_SCHEDULER_MAX_PARTITIONS_PER_TASK, BallistaConfig};
+use ballista_core::config::{BALLISTA_SCHEDULER_MAX_PARTITIONS_PER_TASK, TaskSchedulingPolicy};
 use ballista_core::error::BallistaError;
 use ballista_core::serde::protobuf::execute_query_params::Query;
 use ballista_core::serde::protobuf::execute_query_result::Result as Submitted;
 use ballista_core::serde::protobuf::job_status::Status;
 use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
+use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpcServer;
 use ballista_core::serde::protobuf::{
     CancelJobParams, ExecuteQueryParams, ExecutorStoppedParams, GetJobStatusParams, KeyValuePair,
 };
-use ballista_core::utils::{GrpcClientConfig, create_grpc_client_endpoint};
 use ballista_core::version::insert_version_header;
 use ballista_scheduler::cluster::BallistaCluster;
 use ballista_scheduler::config::{SchedulerConfig, TaskDistributionPolicy};
-use ballista_scheduler::scheduler_process::{create_scheduler, start_grpc_service_with_listener};
+use ballista_scheduler::scheduler_process::create_scheduler;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion_proto::physical_plan::AsExecutionPlan;
@@ -25,9 +25,10 @@ use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use tokio::net::TcpListener;
 use tonic::Request;
 use tonic::transport::Channel;
+use tonic::transport::server::TcpIncoming;
 
-use super::ClusterError;
 use super::plan::ShardCodec;
+use super::{ClusterError, Network};
 
 /// Seconds of silence after which an executor is dead: four of the polls that a busy executor makes.
 const EXECUTOR_TIMEOUT: u64 = 20;
@@ -38,24 +39,31 @@ const EXPIRY: u64 = 5;
 /// Seconds for which jobs wait when the last executor has gone.
 const NO_EXECUTORS: u64 = 60;
 
+/// The time for which an executor waits for its scheduler, in seconds.
+pub(super) const CONNECT_SECONDS: u16 = 60;
+
+/// The pause between two tries to connect.
+const PAUSE: Duration = Duration::from_millis(500);
+
 /// Ballista's scheduler. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     address: SocketAddr,
-    task: SpawnedTask<Result<(), BallistaError>>,
+    task: SpawnedTask<Result<(), tonic::transport::Error>>,
 }
 
 impl Scheduler {
     /// Starts a scheduler at an address. Port 0 is a free one.
     ///
     /// # Errors
-    /// The address is in use, or is not one of this machine.
-    pub(crate) async fn start(bind: SocketAddr) -> Result<Self, ClusterError> {
-        let failed = |source: BallistaError| ClusterError::Scheduler {
+    /// The address is in use, or is not one of this machine; or the certificates are broken.
+    pub(crate) async fn start(bind: SocketAddr, network: &Network) -> Result<Self, ClusterError> {
+        let failed = |source: Box<dyn std::error::Error + Send + Sync>| ClusterError::Scheduler {
             action: "start",
             address: bind.to_string(),
-            source: source.into(),
+            source,
         };
+        let of_ballista = |error: BallistaError| failed(error.into());
         let listener = TcpListener::bind(bind).await;
         let listener = listener.map_err(|error| failed(error.into()))?;
         let address = listener
@@ -74,11 +82,14 @@ impl Scheduler {
         };
         let cluster = BallistaCluster::new_from_config(&config).await;
         let scheduler = create_scheduler::<LogicalPlanNode, PhysicalPlanNode>(
-            cluster.map_err(failed)?,
+            cluster.map_err(of_ballista)?,
             Arc::new(config),
         );
-        let scheduler = scheduler.await.map_err(failed)?;
-        let task = SpawnedTask::spawn(start_grpc_service_with_listener(listener, scheduler));
+        // Of Ballista's services it is the only one that we need, and its own server knows no TLS.
+        let service = SchedulerGrpcServer::new(scheduler.await.map_err(of_ballista)?);
+        let mut server = network.server().map_err(|error| failed(error.into()))?;
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        let task = SpawnedTask::spawn(server.add_service(service).serve_with_incoming(incoming));
         Ok(Self { address, task })
     }
 
@@ -126,24 +137,39 @@ pub(super) struct Client {
 }
 
 impl Client {
+    /// Connects to the scheduler at `grpc://HOST:PORT`, and waits for one that is about to start.
+    ///
+    /// # Errors
+    /// Nobody answers there for a minute, or it does not admit us.
+    pub(super) async fn wait_for(address: &str, network: &Network) -> Result<Self, ClusterError> {
+        let until = Instant::now() + Duration::from_secs(CONNECT_SECONDS.into());
+        loop {
+            match Self::connect(address, network).await {
+                Err(_) if Instant::now() < until => tokio::time::sleep(PAUSE).await,
+                connected => return connected,
+            }
+        }
+    }
+
     /// Connects to the scheduler at `grpc://HOST:PORT`.
     ///
     /// # Errors
-    /// Nobody answers there.
-    pub(super) async fn connect(address: &str) -> Result<Self, ClusterError> {
-        let url = address.replacen("grpc://", "http://", 1);
-        let config = GrpcClientConfig::from(&BallistaConfig::default());
+    /// Nobody answers there, or it does not admit us.
+    pub(super) async fn connect(address: &str, network: &Network) -> Result<Self, ClusterError> {
         let failed = |source| ClusterError::Scheduler {
             action: "reach",
             address: address.to_owned(),
             source: Box::new(source),
         };
-        let endpoint = create_grpc_client_endpoint(url, Some(&config)).map_err(failed)?;
+        let endpoint = network.endpoint(address).map_err(failed)?;
         let channel = endpoint.connect().await.map_err(failed)?;
-        Ok(Self {
+        let mut client = Self {
             address: address.to_owned(),
             client: SchedulerGrpcClient::new(channel),
-        })
+        };
+        // A server that does not admit us says so only to the first request.
+        client.job("").await?;
+        Ok(client)
     }
 
     fn failed(&self, action: &'static str, status: tonic::Status) -> ClusterError {

@@ -199,6 +199,8 @@ options! {
         /// The --slots of all executors of the cluster together; each slot gets its share of the limits of calls
         #[serde(deserialize_with = "super::fields::optional_count")]
         cluster_slots: Option<u32>, flag(Run, "--cluster-slots N");
+        /// Directory with tls.crt, tls.key and ca.crt: the cluster's processes admit whoever has a certificate of that CA
+        cluster_tls: Option<PathBuf>, flag(Run, "--cluster-tls DIR");
         /// Allow a scheduler on another machine, though its connections are neither encrypted nor authenticated
         insecure_network: bool, flag(Run, "--insecure-network");
         /// Take the run over from another process that holds its lock

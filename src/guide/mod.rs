@@ -1,7 +1,8 @@
 //! The user guide: one page for each topic of `rollstream help TOPIC`.
 //!
 //! A page is a Markdown file beside this one and the documentation of a module below. [`page`] is the text of a topic,
-//! [`topics`] the list that `rollstream help` ends with. A test runs every command of every page.
+//! [`topics`] the list that `rollstream help` ends with. A test runs every command of every page. [`TEMPLATES`] are files
+//! for Kubernetes and Slurm, of which a test runs every command.
 
 macro_rules! pages {
     ($($module:ident $topic:literal)*) => {
@@ -25,9 +26,25 @@ pages! {
     gates "gates"
     object_stores "object-stores"
     cluster "cluster"
+    deploying "deploying"
     nemo_gym "nemo-gym"
     operating "operating"
     extending "extending"
+}
+
+macro_rules! templates {
+    ($($name:literal $file:literal)*) => {
+        /// Each file that `rollstream cluster template` prints, by its name.
+        pub const TEMPLATES: &[(&str, &str)] = &[$(($name, include_str!(concat!("deploying/", $file)))),*];
+    };
+}
+
+templates! {
+    "kubernetes" "kubernetes.yaml"
+    "kubernetes-shards" "kubernetes-shards.yaml"
+    "slurm" "slurm.sh"
+    "container" "Containerfile"
+    "certificates" "certificates.sh"
 }
 
 /// Returns the text of a topic's page.

@@ -83,6 +83,7 @@ pages! {
     gates "gates"
     object_stores "object-stores"
     cluster "cluster"
+    deploying "deploying"
     nemo_gym "nemo-gym"
     operating "operating"
     extending "extending"

@@ -70,7 +70,7 @@ fn executors_end_with_their_driver_and_the_run_resumes_without_them() {
 }
 
 /// A scheduler at a port, 0 for a free one, and its address.
-fn scheduler(scene: &Scene, port: &str) -> (Running, String) {
+pub fn scheduler(scene: &Scene, port: &str) -> (Running, String) {
     let line = format!("cluster scheduler --bind 127.0.0.1:{port}");
     let running = scene.folder.rollstream(&line).start();
     let said = running.until_it_says("listens at grpc://");
@@ -78,7 +78,7 @@ fn scheduler(scene: &Scene, port: &str) -> (Running, String) {
     (running, address)
 }
 
-fn executor(scene: &Scene, address: &str, name: &str) -> Program {
+pub fn executor(scene: &Scene, address: &str, name: &str) -> Program {
     let line = format!("cluster executor --scheduler {address} --slots 2 --name {name}");
     scene.folder.rollstream(&line)
 }
