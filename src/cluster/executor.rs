@@ -93,7 +93,7 @@ pub(crate) async fn execute(options: ExecutorOptions, tell: impl Fn(String)) -> 
         end_with_parent(work_dir.clone()).map_err(ClusterError::Start)?;
     }
     // A process that is started again under its name must not pass for the one that died: the scheduler would wait for that
-    // one's tasks. Drivers know their own executors by name.
+    // one's tasks, or refuse this one. Drivers know their own executors by name.
     let id = if is_bound {
         name.clone()
     } else {

@@ -338,7 +338,11 @@ fn the_manifest_collects_a_sweep_while_its_pods_come_and_go() {
     cluster.until_asked(asked + 60);
     second.signal("KILL");
     second.end();
+    // One executor has two shards, of which each has two calls in flight.
+    let in_flight = || cluster.agents.counts("math").in_flight;
+    until("the calls of a killed executor last", || in_flight() <= 4);
     let _second = executor(pods[1]);
+    until("the container gets no work", || in_flight() > 4);
     driver.end().succeeded();
     // The calls in flight of one executor, and the answers that it had just got.
     cluster.has_every_rollout_once(2 * 4);
