@@ -27,8 +27,8 @@ basicConstraints = critical, CA:TRUE
 extendedKeyUsage = serverAuth, clientAuth
 subjectAltName = ${hosts#,}
 END
-request() { openssl req -config openssl.cnf -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes "$@" 2> /dev/null; }
+request() { openssl req -config openssl.cnf -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes "$@"; }
 request -x509 -extensions ca -days 365 -subj "/CN=rollstream CA" -keyout ca.key -out ca.crt
 request -subj "/CN=rollstream" -keyout tls.key -out tls.csr
 openssl x509 -req -in tls.csr -CA ca.crt -CAkey ca.key -set_serial 1 -days 365 \
-    -extfile openssl.cnf -extensions tls -out tls.crt 2> /dev/null
+    -extfile openssl.cnf -extensions tls -out tls.crt
