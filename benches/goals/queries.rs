@@ -38,7 +38,10 @@ impl Queries {
             let directory = TempDir::with_prefix("rollstream-bench-")?;
             let run = directory.path().join("run");
             collect(&sim, directory.path(), &run, rollouts)?;
-            let usages = usages(settings, &["sql".as_ref(), run.as_ref(), QUERY.as_ref()])?;
+            let usages = usages(
+                settings,
+                &["sql".as_ref(), run.as_ref(), "-c".as_ref(), QUERY.as_ref()],
+            )?;
             let case = format!("sql, {rollouts} rollouts");
             add(&case, "sql", rollouts, &usages, (report, &mut growth));
             report.save(&settings.options)?;
