@@ -149,6 +149,7 @@ async fn executor(args: ExecutorArgs) -> Result<(), Error> {
         slots: args.slots.into(),
         name,
         work_dir: args.work_dir,
+        state_dir: super::runs::state_dir(),
         is_bound: args.bound,
     };
     execute(options, note).await

@@ -5,18 +5,19 @@
 //! cluster/DIGEST/control.json           what the driver wants, and that it lives
 //! cluster/DIGEST/shards/NUMBER.json     how far a shard is
 //! cluster/DIGEST/withdrawn/NAME.json    why an executor has withdrawn
+//! cluster/executors.json                what each executor does, for all who look at the run
 //! ```
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Settings;
-use crate::progress::AgentProgress;
+use crate::progress::{AgentProgress, ExecutorProgress};
 use crate::schema::SCHEMA_VERSION;
-use crate::store::{CLUSTER, RunStore, StoreError};
+use crate::store::{CLUSTER, EXECUTORS, RunStore, StoreError};
 
 /// The time between two looks at the board.
 pub(super) const INTERVAL: Duration = Duration::from_secs(2);
@@ -29,19 +30,34 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) struct Spec {
     pub(super) version: String,
     pub(super) schema_version: u32,
+    /// When the driver began: no two of its sweeps have the same spec.
+    pub(super) began: SystemTime,
+    /// The slots of all executors, which share the limits of the settings.
+    pub(super) slots: usize,
     pub(super) settings: Settings,
+}
+
+impl Spec {
+    pub(super) fn new(settings: Settings, slots: usize) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            schema_version: SCHEMA_VERSION,
+            began: SystemTime::now(),
+            slots,
+            settings,
+        }
+    }
 }
 
 /// A spec of any version.
 #[derive(Deserialize)]
 struct AnySpec {
     version: String,
-    settings: serde_json::Value,
 }
 
 /// What was found where a spec should be.
 pub(super) enum FoundSpec {
-    Readable(Box<Settings>),
+    Readable(Box<Spec>),
     OtherVersion(String),
     Unreadable,
     Missing,
@@ -60,19 +76,27 @@ pub(super) enum Order {
 }
 
 /// The driver's order. `beat` grows as long as the driver lives.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Control {
     pub(super) order: Order,
     pub(super) beat: u64,
+    /// Until when agents asked to be left alone.
+    pub(super) paused: BTreeMap<String, SystemTime>,
 }
 
 /// How far a shard is, by the executor that has its lock.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct ShardReport {
     pub(super) executor: String,
+    /// Grows with every report.
+    pub(super) beat: u64,
     /// Whether the executor is at it.
     pub(super) works: bool,
     pub(super) in_flight: usize,
+    /// Whether it sends nothing more because the time for that is over.
+    pub(super) is_spent: bool,
+    /// Until when agents asked the executor to leave them alone.
+    pub(super) paused: BTreeMap<String, SystemTime>,
     /// The counts when the executor began.
     pub(super) before: BTreeMap<String, AgentProgress>,
     /// The counts now.
@@ -105,18 +129,13 @@ impl Board {
     }
 
     /// Writes the spec, and returns its board.
-    pub(super) async fn begin(run: RunStore, settings: Settings) -> Result<Self, StoreError> {
-        let spec = Spec {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            schema_version: SCHEMA_VERSION,
-            settings,
-        };
-        let text = run.json(CLUSTER, &spec)?;
+    pub(super) async fn begin(run: RunStore, spec: &Spec) -> Result<Self, StoreError> {
+        let text = run.json(CLUSTER, spec)?;
         let board = Self {
             digest: blake3::hash(&text).to_hex()[..16].to_owned(),
             run,
         };
-        board.put("spec.json", &spec).await?;
+        board.put("spec.json", spec).await?;
         Ok(board)
     }
 
@@ -134,11 +153,7 @@ impl Board {
             Ok(spec) if spec.version != env!("CARGO_PKG_VERSION") => {
                 FoundSpec::OtherVersion(spec.version)
             }
-            Ok(spec) => match serde_json::from_value(spec.settings) {
-                Ok(settings) => FoundSpec::Readable(Box::new(settings)),
-                Err(_) => FoundSpec::Unreadable,
-            },
-            Err(_) => FoundSpec::Unreadable,
+            _ => serde_json::from_slice(&text).map_or(FoundSpec::Unreadable, FoundSpec::Readable),
         })
     }
 
@@ -165,6 +180,13 @@ impl Board {
 
     pub(super) async fn withdrawals(&self) -> Result<BTreeMap<String, Withdrawal>, StoreError> {
         self.all("withdrawn").await
+    }
+
+    /// Tells all who look at the run what each executor does.
+    pub(super) async fn tell(&self, executors: &[ExecutorProgress]) -> Result<(), StoreError> {
+        let text = self.run.json(EXECUTORS, &executors)?;
+        let put = self.run.put(EXECUTORS, text);
+        self.run.within(PATIENCE, "write", EXECUTORS, put).await
     }
 
     fn name(&self, object: &str) -> String {

@@ -2,18 +2,20 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use super::board::{Board, Control, INTERVAL, Order, ShardReport};
+use super::board::{Board, Control, INTERVAL, Order, ShardReport, Spec};
+use super::limits;
 use super::local::LocalExecutors;
+use super::overview::Overview;
 use super::plan::ShardStep;
 use super::scheduler::{Client, Job, Scheduler};
 use super::{ClusterError, Network};
-use crate::config::{Cluster, Concurrency, Settings};
+use crate::config::{Cluster, Settings};
 use crate::error::Error;
 use crate::progress::{AgentProgress, Phase, Progress};
 use crate::report::SweepReport;
-use crate::run::{FailureLimits, Shutdown};
+use crate::run::{FailureLimits, Shutdown, StopReason};
 use crate::store::{RunStore, StoreError};
 use crate::sweep::{Begun, DrivenSweep, Sweep};
 
@@ -32,36 +34,14 @@ const FORGOTTEN: Duration = Duration::from_secs(5);
 /// Shards that are incomplete when a job has ended are submitted again, this often with the first time.
 const MOST_JOBS: usize = 4;
 
-/// Refuses settings that make no sense on a cluster. Returns its slots, and how to reach it.
-///
-/// # Errors
-/// They do not fit a cluster.
-fn check(settings: &Settings, cluster: &Cluster) -> Result<(usize, Network), ClusterError> {
-    let refuse = |option, remedy| Err(ClusterError::Option { option, remedy });
-    if settings.shard.is_some() {
-        return refuse("--shard", "a cluster makes shards itself");
-    }
-    if settings.dispatch_budget_s.is_some() {
-        return refuse("--dispatch-budget", "use --deadline and --grace");
-    }
-    match cluster {
-        Cluster::Local(executors) => Ok((*executors, Network::default())),
-        Cluster::At { host, .. } => {
-            let network = Network::new(host, &settings.cluster_tls, settings.insecure_network)?;
-            let slots = settings.cluster_slots.ok_or(ClusterError::Slots)?;
-            Ok((slots as usize, network))
-        }
-    }
-}
-
 /// Collects a sweep on a cluster: begins the run, lets executors work on its shards, and ends it.
 ///
 /// # Errors
 /// The settings do not fit a cluster, there is no cluster, or the run can't be begun or ended, as [`Sweep::collect`] says.
 pub(crate) async fn collect(sweep: Sweep, cluster: &Cluster) -> Result<SweepReport, Error> {
-    let (slots, network) = check(sweep.settings(), cluster)?;
-    let settings = for_executors(sweep.settings(), slots)?;
-    let engine = Engine::start(cluster, &network).await?;
+    let (slots, network) = limits::slots(sweep.settings(), cluster)?;
+    let settings = limits::for_executors(sweep.settings(), slots)?;
+    let engine = Engine::start(cluster, &network, sweep.settings()).await?;
     let (driven, begun) = DrivenSweep::begin(sweep).await?;
     let run = begun.run.clone();
     if begun.pending > 0 && !begun.shutdown.is_stopping() {
@@ -83,47 +63,6 @@ pub(crate) async fn collect(sweep: Sweep, cluster: &Cluster) -> Result<SweepRepo
     Ok(report)
 }
 
-/// Returns the settings of an executor's slot: its share of the limits, and nothing that is the driver's to do.
-fn for_executors(settings: &Settings, slots: usize) -> Result<Settings, ClusterError> {
-    let calls = |limit: Concurrency, name: &str| match limit {
-        Concurrency::Fixed(calls) if calls < slots => Err(ClusterError::Limit {
-            what: format!("{name} {calls}"),
-            slots,
-        }),
-        Concurrency::Fixed(calls) => Ok(Concurrency::Fixed(calls / slots)),
-        Concurrency::Auto => Ok(Concurrency::Auto),
-    };
-    let rate = |limit: Option<f64>| limit.map(|limit| limit / slots as f64);
-    let mut agents = settings.agents.clone();
-    for (name, own) in &mut agents {
-        let limit = own.concurrency;
-        let limit = limit.map(|limit| calls(limit, &format!("--agent-concurrency {name}=")));
-        own.concurrency = limit.transpose()?;
-        own.requests_per_second = rate(own.requests_per_second);
-        own.tokens_per_minute = rate(own.tokens_per_minute);
-    }
-    Ok(Settings {
-        concurrency: calls(settings.concurrency, "--concurrency")?,
-        requests_per_second: rate(settings.requests_per_second),
-        tokens_per_minute: rate(settings.tokens_per_minute),
-        agents,
-        input: Vec::new(),
-        prompt_config: None,
-        queries: None,
-        resume: true,
-        overwrite: false,
-        extend: false,
-        break_lock: false,
-        split: None,
-        cluster: None,
-        retry_invalid_judge_responses: false,
-        max_failures: None,
-        max_error_rate: None,
-        deadline: None,
-        ..settings.clone()
-    })
-}
-
 /// The scheduler, and the executors if they are ours.
 #[derive(Debug)]
 struct Engine {
@@ -133,7 +72,11 @@ struct Engine {
 }
 
 impl Engine {
-    async fn start(cluster: &Cluster, network: &Network) -> Result<Self, ClusterError> {
+    async fn start(
+        cluster: &Cluster,
+        network: &Network,
+        settings: &Settings,
+    ) -> Result<Self, ClusterError> {
         let Cluster::Local(count) = cluster else {
             return Ok(Self {
                 client: Client::connect(&cluster.to_string(), network).await?,
@@ -143,9 +86,10 @@ impl Engine {
         };
         let scheduler = Scheduler::start(([127, 0, 0, 1], 0).into(), network).await?;
         let address = scheduler.address();
+        let state_dir = settings.state_dir.as_deref();
         Ok(Self {
             client: Client::connect(&format!("grpc://{address}"), network).await?,
-            executors: Some(LocalExecutors::start(*count, address)?),
+            executors: Some(LocalExecutors::start(*count, address, state_dir)?),
             _scheduler: Some(scheduler),
         })
     }
@@ -176,8 +120,11 @@ struct Driver {
     before: HashMap<String, BTreeMap<String, AgentProgress>>,
     /// Notices that were shown, by shard and executor.
     shown: HashMap<(String, String), usize>,
+    overview: Overview,
     /// What was said once.
     said: HashSet<String>,
+    /// Whether the time for sending is over.
+    is_spent: bool,
 }
 
 impl Driver {
@@ -201,7 +148,7 @@ impl Driver {
             ..settings
         };
         run.clear_cluster().await?;
-        let board = Board::begin(run, settings).await?;
+        let board = Board::begin(run, &Spec::new(settings, slots)).await?;
         let tasks = usize::try_from(record.num_tasks).unwrap_or(usize::MAX);
         let count = (slots * SHARDS_PER_SLOT).min(tasks).max(1);
         let mut driver = Self {
@@ -224,7 +171,9 @@ impl Driver {
             pending,
             before: HashMap::new(),
             shown: HashMap::new(),
+            overview: Overview::default(),
             said: HashSet::new(),
+            is_spent: false,
         };
         driver.beat().await;
         Ok(driver)
@@ -234,6 +183,9 @@ impl Driver {
     async fn drive(&mut self, driven: &DrivenSweep) -> Result<(), Error> {
         for _ in 0..MOST_JOBS {
             self.run_job(driven).await?;
+            if self.is_spent {
+                self.shutdown.stop(StopReason::DispatchBudget);
+            }
             if self.shutdown.is_stopping() || self.engine.is_gone() {
                 break;
             }
@@ -311,8 +263,12 @@ impl Driver {
     async fn look(&mut self) {
         self.control.order = self.order();
         self.beat().await;
+        let paused = self.control.paused.clone();
         if let Err(error) = self.read_board().await {
             self.say(&format!("the progress of executors is unknown: {error}"));
+        }
+        if paused != self.control.paused {
+            self.beat().await;
         }
         let total = self.progress.total();
         if let Some(reason) = self.limits.exceeded(total.done_now, total.failed_now) {
@@ -322,20 +278,27 @@ impl Driver {
 
     async fn read_board(&mut self) -> Result<(), StoreError> {
         let reports = self.board.reports().await?;
-        for withdrawal in self.board.withdrawals().await?.into_values() {
+        let withdrawals = self.board.withdrawals().await?;
+        let executors = self.overview.look(&reports, &withdrawals);
+        for withdrawal in withdrawals.into_values() {
             self.say(&format!(
                 "executor '{}' withdraws: {}",
                 withdrawal.executor, withdrawal.why
             ));
         }
-        let working = reports.values().filter(|report| report.works).count();
+        let now = SystemTime::now();
+        self.control.paused.retain(|_, until| *until > now);
+        for (agent, until) in reports.values().flat_map(|report| &report.paused) {
+            if *until > now {
+                let latest = self.control.paused.entry(agent.clone()).or_insert(*until);
+                *latest = (*latest).max(*until);
+            }
+        }
+        self.is_spent = reports.values().any(|report| report.is_spent);
+        let working: u64 = executors.iter().map(|executor| executor.shards).sum();
         let mut agents = self.began.clone();
-        let mut in_flight = 0;
         for (shard, report) in reports {
             self.show_notices(&shard, &report);
-            if report.works {
-                in_flight += report.in_flight;
-            }
             let before = self.before.entry(shard).or_insert(report.before);
             for (name, now) in &report.now {
                 let unknown = AgentProgress::default();
@@ -346,14 +309,14 @@ impl Driver {
                     .add_change(before, now);
             }
         }
-        self.progress.follow_others(agents, in_flight);
-        // The report of an executor that died says that it works.
-        if working > 2 * self.slots {
+        let told = self.board.tell(&executors).await;
+        self.progress.follow_others(agents, executors);
+        if working > self.slots as u64 {
             self.say(
                 "the cluster has more slots than --cluster-slots says: the limits of calls may be exceeded",
             );
         }
-        Ok(())
+        told
     }
 
     fn show_notices(&mut self, shard: &str, report: &ShardReport) {

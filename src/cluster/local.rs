@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
@@ -23,7 +23,11 @@ impl LocalExecutors {
     ///
     /// # Errors
     /// The system starts no process.
-    pub(super) fn start(count: usize, scheduler: SocketAddr) -> Result<Self, ClusterError> {
+    pub(super) fn start(
+        count: usize,
+        scheduler: SocketAddr,
+        state_dir: Option<&Path>,
+    ) -> Result<Self, ClusterError> {
         let files = TempDir::new().map_err(ClusterError::Start)?;
         let program = std::env::current_exe().map_err(ClusterError::Start)?;
         let mut started = Self {
@@ -38,6 +42,7 @@ impl LocalExecutors {
                 .args(["--name", &name])
                 .arg("--work-dir")
                 .arg(started._files.path().join(&name))
+                .envs(state_dir.map(|state| ("ROLLSTREAM_STATE_DIR", state)))
                 .stdin(Stdio::piped())
                 .stdout(Stdio::null())
                 // What an executor has to say is in the run.

@@ -15,9 +15,12 @@
 //! | `plan` | the operator that runs shards, and how it is encoded |
 //! | `board` | the objects in the run by which driver and executors talk |
 //! | `driver` | begins the run, submits the shards, follows them, ends the run |
+//! | `overview` | what each executor does |
 //! | `scheduler` | Ballista's scheduler, and a client of it |
 //! | `executor` | the process that runs shards |
 //! | `network` | how these processes connect, with certificates or on this machine alone |
+//! | `worker` | what it does for a shard |
+//! | `limits` | what an executor may do of what the sweep may |
 //! | `local` | executors of this machine that end with their driver |
 //! | `error` | what can go wrong |
 //!
@@ -29,10 +32,13 @@ mod board;
 mod driver;
 mod error;
 mod executor;
+mod limits;
 mod local;
 mod network;
+mod overview;
 mod plan;
 mod scheduler;
+mod worker;
 
 pub(crate) use driver::collect;
 pub(crate) use error::ClusterError;

@@ -26,7 +26,7 @@ use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConve
 use futures::TryStreamExt;
 use serde::{Deserialize, Serialize};
 
-use super::executor::ShardWorker;
+use super::worker::ShardWorker;
 use crate::operator::{Operator, OperatorExec, Step, bounded, only_input};
 
 /// Begins the encoding of our operator; all else is Ballista's.

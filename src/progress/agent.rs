@@ -35,6 +35,25 @@ impl Rewards {
     }
 }
 
+/// Answers of this process that do not score: masked, flagged as failed, or to be forgotten.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Unscored {
+    /// The rewards that they have all the same.
+    pub rewards: Rewards,
+    /// Answers that are masked.
+    pub num_masked: u64,
+    /// Answers that their agent asked to forget.
+    pub omitted: u64,
+}
+
+impl Unscored {
+    fn add_change(&mut self, before: &Self, now: &Self) {
+        self.rewards.add(now.rewards.since(before.rewards));
+        self.num_masked += now.num_masked.saturating_sub(before.num_masked);
+        self.omitted += now.omitted.saturating_sub(before.omitted);
+    }
+}
+
 row! {
     /// What earlier processes collected of a task.
     #[derive(Debug, Default, Clone, PartialEq)]
@@ -95,6 +114,8 @@ pub struct AgentProgress {
     pub rewards: Rewards,
     /// Those that this process collected.
     pub rewards_now: Rewards,
+    /// What it collected and does not count.
+    pub unscored: Unscored,
     /// Input tokens of the rollouts of the run that are done.
     pub input_tokens: u64,
     /// Their output tokens.
@@ -121,6 +142,7 @@ impl AgentProgress {
         self.failed_now = before.failed_now;
         self.failed_attempts = before.failed_attempts;
         self.rewards_now = before.rewards_now;
+        self.unscored = before.unscored;
     }
 
     /// Adds what another process collected between two of its reports. What is planned and what it costs is known here.
@@ -137,6 +159,7 @@ impl AgentProgress {
             num_scored_tasks,
             rewards,
             rewards_now: _,
+            unscored,
             input_tokens,
             output_tokens,
             prices: _,
@@ -157,8 +180,14 @@ impl AgentProgress {
         let more = rewards.since(before.rewards);
         self.rewards.add(more);
         self.rewards_now.add(more);
+        self.unscored.add_change(&before.unscored, unscored);
         self.input_tokens += input_tokens.saturating_sub(before.input_tokens);
         self.output_tokens += output_tokens.saturating_sub(before.output_tokens);
+    }
+
+    /// Rollouts that have ended: also those whose answers are to be forgotten, which are pending again.
+    pub(super) fn num_ended(&self) -> u64 {
+        self.done + self.num_failed() + self.unscored.omitted
     }
 
     /// Number of failed rollouts.

@@ -2,6 +2,8 @@
 //! report read it.
 
 mod agent;
+mod columns;
+mod executor;
 mod recent;
 mod series;
 
@@ -10,21 +12,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use arrow::array::{
-    Array, ArrowPrimitiveType, AsArray, BooleanArray, Float64Array, Int32Array, Int64Array,
-    PrimitiveArray, RecordBatch, StringViewArray,
-};
+use arrow::array::{Array, Int64Array, RecordBatch};
 
 use self::agent::TaskSet;
-pub use self::agent::{AgentProgress, EarlierTask, Rewards};
+pub use self::agent::{AgentProgress, EarlierTask, Rewards, Unscored};
+use self::columns::{Columns, valid};
+pub use self::executor::ExecutorProgress;
 use self::recent::{Landed, Recent};
 pub use self::recent::{Rates, SPAN};
 pub use self::series::Point;
-use self::series::{End, Series};
+use self::series::Series;
 use crate::gym::GymRules;
-use crate::outcome::{AnswerFields, OK};
+use crate::outcome::OK;
 use crate::retry::FailureClass;
-use crate::schema;
 
 /// Live counts of a sweep, shared by its steps.
 #[derive(Debug)]
@@ -40,6 +40,8 @@ struct State {
     /// Tasks of which a rollout has a reward, by agent.
     scored: BTreeMap<String, TaskSet>,
     agents: BTreeMap<String, AgentProgress>,
+    /// The executors that send the rollouts, if this process does not.
+    executors: Vec<ExecutorProgress>,
     /// Rewards of masked rollouts are left out.
     masks: bool,
     /// Notices that nobody has taken yet, at most [`MAX_NOTICES`].
@@ -78,6 +80,7 @@ impl Default for Progress {
                 recent: Recent::default(),
                 scored: BTreeMap::new(),
                 agents: BTreeMap::new(),
+                executors: Vec::new(),
                 masks: false,
                 notices: VecDeque::new(),
                 max_failures: 0,
@@ -101,9 +104,10 @@ impl Progress {
                 agent.take_up(was);
             }
         }
-        state.series = state
-            .keeps_series
-            .then(|| Series::new(state.agents.values()));
+        // The series of a sweep that others send is at its end when the rollouts are counted again.
+        if state.keeps_series && state.series.is_none() {
+            state.series = Some(Series::new(state.agents.values()));
+        }
     }
 
     /// Keeps a [`Point`] for each percent of the rollouts, from [`Self::begin`] on.
@@ -142,14 +146,21 @@ impl Progress {
         }
     }
 
-    /// Takes the counts of other processes, which send the rollouts of this sweep. `in_flight` are their calls.
-    pub fn follow_others(&self, agents: BTreeMap<String, AgentProgress>, in_flight: usize) {
-        let finished = |agents: &BTreeMap<String, AgentProgress>| {
-            let each = agents.values();
-            each.map(|agent| agent.done + agent.num_failed()).sum()
-        };
+    /// Takes the counts of other processes, which send the rollouts of this sweep, and what each of them does.
+    pub fn follow_others(
+        &self,
+        agents: BTreeMap<String, AgentProgress>,
+        executors: Vec<ExecutorProgress>,
+    ) {
+        let in_flight = executors.iter().map(|executor| executor.in_flight).sum();
+        let sum = |agents: &BTreeMap<String, AgentProgress>,
+                   of: fn(&AgentProgress) -> u64|
+         -> u64 { agents.values().map(of).sum() };
+        let finished = |agent: &AgentProgress| agent.done + agent.num_failed();
         let mut state = self.state();
-        let (was, now): (u64, u64) = (finished(&state.agents), finished(&agents));
+        let (was, now) = (sum(&state.agents, finished), sum(&agents, finished));
+        let had_ended = sum(&state.agents, AgentProgress::num_ended);
+        let have_ended = sum(&agents, AgentProgress::num_ended);
         let at = Instant::now();
         if in_flight > 0 || now > was {
             state.recent.begin(at);
@@ -163,6 +174,11 @@ impl Progress {
             });
         }
         state.agents = agents;
+        state.executors = executors;
+        let State { series, agents, .. } = &mut *state;
+        if let Some(series) = series {
+            series.count(have_ended.saturating_sub(had_ended), agents);
+        }
         self.in_flight.store(in_flight, Ordering::Relaxed);
     }
 
@@ -289,15 +305,19 @@ impl Progress {
                     landed.finished += 1;
                 }
             }
-            let end = match class {
-                OK if is_masked => Some(End::Masked),
-                OK => Some(End::Scored),
-                _ if class == FailureClass::NotPersisted.name() => Some(End::Omitted),
-                _ => columns.terminal.value(row).then_some(End::Failed),
-            };
+            let is_omitted = class == FailureClass::NotPersisted.name();
+            let is_scored = class == OK && !is_masked;
+            let has_ended = class == OK || is_omitted || columns.terminal.value(row);
+            if has_ended && !is_scored {
+                agent.unscored.omitted += u64::from(is_omitted);
+                agent.unscored.num_masked += u64::from(is_masked && class == OK);
+                if let Some(sum) = columns.any_reward(row) {
+                    agent.unscored.rewards.add(Rewards { count: 1, sum });
+                }
+            }
             let State { series, agents, .. } = &mut *state;
-            if let (Some(series), Some(end)) = (series, end) {
-                series.count(name, end, columns.any_reward(row), agents);
+            if let (Some(series), true) = (series, has_ended) {
+                series.count(1, agents);
             }
         }
         state.recent.add(landed);
@@ -306,6 +326,11 @@ impl Progress {
     /// Returns the counts of every agent.
     pub fn by_agent(&self) -> BTreeMap<String, AgentProgress> {
         self.state().agents.clone()
+    }
+
+    /// Returns what the executors do that send the rollouts; none if this process sends them.
+    pub fn executors(&self) -> Vec<ExecutorProgress> {
+        self.state().executors.clone()
     }
 
     /// Returns the counts of all agents together.
@@ -376,56 +401,5 @@ impl State {
                 columns.errors.value(row),
             ));
         }
-    }
-}
-
-/// The columns of a batch of outcomes that are counted.
-struct Columns<'a> {
-    agents: &'a StringViewArray,
-    classes: &'a StringViewArray,
-    errors: &'a StringViewArray,
-    tasks: &'a Int64Array,
-    rollouts: &'a Int64Array,
-    statuses: Option<&'a Int32Array>,
-    terminal: &'a BooleanArray,
-    rewards: &'a Float64Array,
-    answers: Option<&'a StringViewArray>,
-    masked: Option<&'a BooleanArray>,
-    input_tokens: Option<&'a Int64Array>,
-    output_tokens: Option<&'a Int64Array>,
-    server_ms: Option<&'a Float64Array>,
-}
-
-fn valid<T: ArrowPrimitiveType>(column: &PrimitiveArray<T>, row: usize) -> Option<T::Native> {
-    column.is_valid(row).then(|| column.value(row))
-}
-
-impl<'a> Columns<'a> {
-    fn of(outcomes: &'a RecordBatch) -> Option<Self> {
-        let column = |name| outcomes.column_by_name(name);
-        Some(Self {
-            agents: column(schema::AGENT_NAME)?.as_string_view_opt()?,
-            classes: column(schema::OUTCOME)?.as_string_view_opt()?,
-            errors: column(schema::ERROR)?.as_string_view_opt()?,
-            tasks: column(schema::TASK_INDEX)?.as_primitive_opt()?,
-            rollouts: column(schema::ROLLOUT_INDEX)?.as_primitive_opt()?,
-            statuses: column(schema::HTTP_STATUS).and_then(|column| column.as_primitive_opt()),
-            terminal: column(schema::TERMINAL)?.as_boolean_opt()?,
-            rewards: column(schema::REWARD)?.as_primitive_opt()?,
-            answers: column(schema::ANSWER).and_then(|column| column.as_string_view_opt()),
-            masked: column(schema::MASKED).and_then(|column| column.as_boolean_opt()),
-            input_tokens: column(schema::INPUT_TOKENS).and_then(|column| column.as_primitive_opt()),
-            output_tokens: column(schema::OUTPUT_TOKENS)
-                .and_then(|column| column.as_primitive_opt()),
-            server_ms: column(schema::SERVER_MS).and_then(|column| column.as_primitive_opt()),
-        })
-    }
-
-    /// Returns the reward of an answer, also of one that is a failure.
-    fn any_reward(&self, row: usize) -> Option<f64> {
-        valid(self.rewards, row).or_else(|| {
-            let answers = self.answers.filter(|answers| answers.is_valid(row))?;
-            AnswerFields::parse(answers.value(row)).ok()?.reward
-        })
     }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use chrono::Utc;
 use serde::{Deserialize, Serialize};
 
-use super::{AgentProgress, Rewards};
+use super::AgentProgress;
 
 /// How a sweep stood at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,27 +29,7 @@ pub(super) struct Series {
     earlier: u64,
     /// The number of the share at which the next point is due.
     next: u32,
-    agents: BTreeMap<String, Unscored>,
     pub(super) points: Vec<Point>,
-}
-
-/// What NeMo Gym counts of an agent, and the progress does not.
-#[derive(Debug, Default)]
-struct Unscored {
-    /// What answers said that do not score: masked, flagged as failed, or to be forgotten.
-    rewards: Rewards,
-    num_masked: u64,
-    omitted: u64,
-}
-
-/// How a row ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
-    Scored,
-    Masked,
-    Failed,
-    /// The agent asked for its answer to be forgotten.
-    Omitted,
 }
 
 /// Returns the share at which a point is due, in percent; none after the last.
@@ -68,7 +48,7 @@ impl Series {
         let (mut planned, mut ended) = (0, 0);
         for agent in agents {
             planned += agent.planned;
-            ended += agent.done + agent.num_failed();
+            ended += agent.num_ended();
         }
         let mut series = Self {
             began: Instant::now(),
@@ -76,34 +56,15 @@ impl Series {
             ended,
             earlier: ended,
             next: 0,
-            agents: BTreeMap::new(),
             points: Vec::new(),
         };
         series.pass();
         series
     }
 
-    /// Counts a rollout that ended, with its reward, and adds a point if one is due.
-    pub(super) fn count(
-        &mut self,
-        name: &str,
-        end: End,
-        reward: Option<f64>,
-        agents: &BTreeMap<String, AgentProgress>,
-    ) {
-        self.ended += 1;
-        if end != End::Scored {
-            if !self.agents.contains_key(name) {
-                self.agents.insert(name.to_owned(), Unscored::default());
-            }
-            if let Some(unscored) = self.agents.get_mut(name) {
-                unscored.omitted += u64::from(end == End::Omitted);
-                unscored.num_masked += u64::from(end == End::Masked);
-                if let Some(sum) = reward {
-                    unscored.rewards.add(Rewards { count: 1, sum });
-                }
-            }
-        }
+    /// Counts rollouts that ended, and adds a point if one is due.
+    pub(super) fn count(&mut self, ended: u64, agents: &BTreeMap<String, AgentProgress>) {
+        self.ended += ended;
         if self.pass() {
             self.add(agents);
         }
@@ -123,9 +84,8 @@ impl Series {
         let minutes = self.began.elapsed().as_secs_f64() / 60.0;
         let rate = (self.ended - self.earlier) as f64 / minutes;
         let mut metrics = BTreeMap::from([("progress/total/rollouts_per_min".to_owned(), rate)]);
-        let none = Unscored::default();
         for (name, agent) in agents {
-            let unscored = self.agents.get(name).unwrap_or(&none);
+            let unscored = &agent.unscored;
             let mut all = agent.rewards;
             all.add(unscored.rewards);
             let mut put = |metric: &str, value: f64| {
@@ -184,7 +144,7 @@ mod tests {
         let agents = BTreeMap::from([("a".to_owned(), agent)]);
         let mut series = Series::new(agents.values());
         for _ in 6..400 {
-            series.count("a", End::Scored, None, &agents);
+            series.count(1, &agents);
         }
         let steps: Vec<u64> = series.points.iter().map(|point| point.step).collect();
         let expected: Vec<u64> = (2..=99).chain([99, 100]).collect();

@@ -12,7 +12,7 @@
 
 use std::time::{Duration, Instant};
 
-const FIRST_LIMIT: f64 = 16.0;
+pub(super) const FIRST_LIMIT: usize = 16;
 
 /// A refusal multiplies the limit by this factor.
 const REFUSED_FACTOR: f64 = 0.9;
@@ -171,16 +171,17 @@ impl Window {
 }
 
 impl AdaptiveLimit {
-    /// Creates a limit that starts at 16 and never exceeds `max` (at least 1).
-    pub(super) fn new(max: usize) -> Self {
+    /// Creates a limit that starts at `first` and never exceeds `max` (at least 1).
+    pub(super) fn new(first: usize, max: usize) -> Self {
         let max = max.max(1) as f64;
+        let first = (first.max(1) as f64).min(max);
         Self {
-            limit: FIRST_LIMIT.min(max),
+            limit: first,
             max,
             double_below: f64::INFINITY,
             step: 1.0,
             epoch: None,
-            stale: FIRST_LIMIT.min(max) as usize,
+            stale: first as usize,
             window: Window::default(),
             baseline: None,
             trial: None,
@@ -359,14 +360,14 @@ mod tests {
 
     #[test]
     fn begins_at_16_or_the_maximum() {
-        assert_eq!(AdaptiveLimit::new(1000).limit(), 16);
-        assert_eq!(AdaptiveLimit::new(5).limit(), 5);
-        assert_eq!(AdaptiveLimit::new(0).limit(), 1);
+        assert_eq!(AdaptiveLimit::new(FIRST_LIMIT, 1000).limit(), 16);
+        assert_eq!(AdaptiveLimit::new(FIRST_LIMIT, 5).limit(), 5);
+        assert_eq!(AdaptiveLimit::new(FIRST_LIMIT, 0).limit(), 1);
     }
 
     #[test]
     fn doubles_until_the_first_congestion() {
-        let mut limit = AdaptiveLimit::new(1000);
+        let mut limit = AdaptiveLimit::new(FIRST_LIMIT, 1000);
         let now = Instant::now();
         let mut seen = vec![limit.limit()];
         while limit.limit() < 256 {
@@ -386,7 +387,7 @@ mod tests {
 
     #[test]
     fn grows_to_the_maximum_and_no_further() {
-        let mut limit = AdaptiveLimit::new(50);
+        let mut limit = AdaptiveLimit::new(FIRST_LIMIT, 50);
         let now = Instant::now();
         for _ in 0..1000 {
             limit.completed(now, sample(100, limit.limit(), false));
@@ -396,7 +397,7 @@ mod tests {
 
     #[test]
     fn does_not_grow_when_it_is_not_what_holds_back_calls() {
-        let mut limit = AdaptiveLimit::new(1000);
+        let mut limit = AdaptiveLimit::new(FIRST_LIMIT, 1000);
         let now = Instant::now();
         for _ in 0..1000 {
             limit.completed(now, sample(100, 8, false));
@@ -406,7 +407,7 @@ mod tests {
 
     #[test]
     fn a_burst_of_refusals_leaves_what_was_accepted() {
-        let mut limit = AdaptiveLimit::new(1000);
+        let mut limit = AdaptiveLimit::new(FIRST_LIMIT, 1000);
         limit.limit = 248.0;
         let sent = Instant::now();
         let refused = |limit: &mut AdaptiveLimit, after: u64, in_flight| {
@@ -429,7 +430,7 @@ mod tests {
             max in 0_usize..200,
             samples in prop::collection::vec((0_u64..5000, 0_usize..300, 0_u8..10), 0..2000),
         ) {
-            let mut limit = AdaptiveLimit::new(max);
+            let mut limit = AdaptiveLimit::new(FIRST_LIMIT, max);
             let mut now = Instant::now();
             for (latency, in_flight, kind) in samples {
                 now += Duration::from_millis(latency / 10);

@@ -36,7 +36,7 @@ pub struct RunContext {
     /// The limits of failures beyond which the run stops.
     pub failure_limits: FailureLimits,
     /// The time within which rollouts are sent, if it is bounded.
-    pub dispatch_budget: Option<DispatchBudget>,
+    pub dispatch_budget: Option<Arc<DispatchBudget>>,
     /// Logs that note each dispatch before it is sent.
     pub dispatches: Option<Arc<DispatchLogs>>,
     /// The state that all partitions share, also those of other plans that send to the same agents.

@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use super::adaptive_concurrency::{AdaptiveLimit, Sample};
+use super::adaptive_concurrency::{AdaptiveLimit, FIRST_LIMIT, Sample};
 use super::circuit_breaker::{Admission, Breaker, Cause, FailedCall};
 use super::context::RunContext;
 use super::first_answers::FirstAnswers;
@@ -157,7 +157,11 @@ impl Limiter {
         let limit = match limits.and_then(|limits| limits.concurrency) {
             None => Limit::None,
             Some(Concurrency::Fixed(calls)) => Limit::Fixed(calls),
-            Some(Concurrency::Auto) => Limit::Auto(Box::new(AdaptiveLimit::new(Concurrency::MOST))),
+            Some(Concurrency::Auto) => {
+                let own = |limit| context.registry.own_part(limit);
+                let limit = AdaptiveLimit::new(own(FIRST_LIMIT), own(Concurrency::MOST));
+                Limit::Auto(Box::new(limit))
+            }
         };
         let bucket = |rate: fn(&AgentLimits) -> Option<f64>, of: fn(f64) -> LeakyBucket| {
             limits.and_then(rate).map(of)
@@ -211,6 +215,16 @@ impl Limiter {
             self.shares.resize(seat + 1, Share::default());
         }
         self.shares.get_mut(seat)
+    }
+
+    /// Returns the end of the pause that the agent asked for.
+    pub(super) fn paused_until(&self) -> Option<Instant> {
+        self.paused_until
+    }
+
+    /// Sends nothing before this instant.
+    pub(super) fn pause(&mut self, until: Instant) {
+        self.paused_until = self.paused_until.max(Some(until));
     }
 
     /// Notes how many rows of a partition wait, and how many of them could be sent.
@@ -426,7 +440,7 @@ impl Limiter {
         };
         let failure = reply.result.as_ref().err();
         if let Some(wait) = failure.and_then(|failure| failure.retry_after) {
-            self.paused_until = self.paused_until.max(Some(now + wait));
+            self.pause(now + wait);
         }
         self.adapt(now, in_flight, call.began, reply);
         if !self.has_breaker {

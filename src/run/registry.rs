@@ -1,6 +1,7 @@
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use indexmap::IndexMap;
 use tokio::sync::Notify;
@@ -21,11 +22,15 @@ pub struct Registry {
     failed: AtomicU64,
     /// Bytes of the requests of all waiting rows.
     waiting_bytes: Arc<AtomicUsize>,
+    /// The part of `auto` limits that this process has, if others send to the same agents.
+    part: Option<f64>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct State {
     agents: IndexMap<Arc<str>, Limiter>,
+    /// The ends of pauses that agents asked other processes for.
+    paused: HashMap<String, Instant>,
     seats: Vec<SeatState>,
     /// Calls that may be in flight, over all agents.
     concurrency: usize,
@@ -66,6 +71,42 @@ pub(super) enum Room {
 }
 
 impl Registry {
+    /// Creates the registry of a process that has this part, above 0 and up to 1, of the limits of several.
+    pub fn of_part(part: f64) -> Self {
+        Self {
+            part: Some(part),
+            ..Self::default()
+        }
+    }
+
+    /// Returns this process's part of a limit of calls, at least 1.
+    pub(crate) fn own_part(&self, limit: usize) -> usize {
+        let part = self.part.map(|part| (limit as f64 * part) as usize);
+        part.map_or(limit, |part| part.max(1))
+    }
+
+    /// Returns until when each agent wants to be left alone, where it said so by `Retry-After`.
+    pub fn pauses(&self) -> BTreeMap<String, SystemTime> {
+        let (now, time) = (Instant::now(), SystemTime::now());
+        let state = self.lock();
+        let agents = state.agents.iter().filter_map(|(name, limiter)| {
+            let left = limiter.paused_until()?.checked_duration_since(now)?;
+            Some((name.to_string(), time + left))
+        });
+        agents.collect()
+    }
+
+    /// Sends nothing to an agent before this time, since it asked another process for that.
+    pub fn pause(&self, agent_name: &str, until: SystemTime) {
+        let left = until.duration_since(SystemTime::now()).unwrap_or_default();
+        let until = Instant::now() + left;
+        let mut state = self.lock();
+        if let Some(limiter) = state.agents.get_mut(agent_name) {
+            limiter.pause(until);
+        }
+        state.paused.insert(agent_name.to_owned(), until);
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -93,7 +134,10 @@ impl State {
     }
 
     fn add(&mut self, context: &RunContext, name: &Arc<str>, outstanding: u64) -> usize {
-        let limiter = Limiter::new(name, context, outstanding);
+        let mut limiter = Limiter::new(name, context, outstanding);
+        if let Some(until) = self.paused.get(&**name) {
+            limiter.pause(*until);
+        }
         self.agents.insert_full(Arc::clone(name), limiter).0
     }
 

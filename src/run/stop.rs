@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
+use crate::config::Settings;
+
 /// The limits of failures beyond which a sweep stops early.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct FailureLimits {
@@ -124,6 +126,14 @@ struct Durations {
 }
 
 impl DispatchBudget {
+    /// Returns the budget of a sweep that began this long ago, if it has one.
+    pub(crate) fn of(settings: &Settings, elapsed: Duration) -> Option<Arc<Self>> {
+        let span = |seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        let left = span(settings.dispatch_budget_s?).saturating_sub(elapsed);
+        let margin = settings.drain_margin_s.map(span);
+        Some(Arc::new(Self::new(Instant::now(), left, margin)))
+    }
+
     /// Creates a budget from `now` on. A call is sent if at least `margin` is left; default: third quartile of calls'
     /// durations.
     pub fn new(now: Instant, budget: Duration, margin: Option<Duration>) -> Self {

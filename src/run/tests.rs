@@ -56,7 +56,7 @@ struct Stretch {
 impl Simulation {
     fn new(overload: Overload, sigma: f64, capacity: usize, work: u64, seed: u64) -> Self {
         Self {
-            limit: AdaptiveLimit::new(1024),
+            limit: AdaptiveLimit::new(16, 1024),
             origin: Instant::now(),
             now: 0,
             events: BinaryHeap::new(),

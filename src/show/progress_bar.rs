@@ -13,10 +13,10 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::report::event;
 use super::text;
-use crate::progress::{AgentProgress, Phase, Progress, Rates};
+use crate::progress::{AgentProgress, ExecutorProgress, Phase, Progress, Rates};
 use crate::report::AgentMetric;
 
-/// Most agents that get a line of their own on a terminal.
+/// Most agents, and most executors, that get a line of their own on a terminal.
 const MAX_AGENTS: usize = 12;
 
 /// Most metrics that are shown while a sweep runs.
@@ -137,6 +137,8 @@ fn print_notices(notices: &[String], mode: ProgressMode) {
 struct Snapshot {
     total: AgentProgress,
     agents: Vec<(String, AgentProgress)>,
+    /// Those of a cluster.
+    executors: Vec<ExecutorProgress>,
     in_flight: usize,
     phase: Phase,
     rates: Rates,
@@ -244,7 +246,10 @@ impl Snapshot {
             let line = text::wrapped(&agent_line(name, agent), 2, Some(width));
             line.lines().map(str::to_owned).collect::<Vec<_>>()
         });
-        trouble.into_iter().chain(speed).chain(agents)
+        let executors = self.executors.iter().take(MAX_AGENTS);
+        let executors = executors.map(|executor| text::one_line(&executor.to_string()));
+        let lines = trouble.into_iter().chain(speed).chain(agents);
+        lines.chain(executors)
     }
 
     fn text(&self) -> String {
@@ -255,6 +260,9 @@ impl Snapshot {
         for (name, agent) in &self.agents {
             line.push_str(" | ");
             line.push_str(&agent_line(name, agent));
+        }
+        for executor in &self.executors {
+            line.push_str(&format!(" | {executor}"));
         }
         line
     }
@@ -289,6 +297,9 @@ impl Snapshot {
         event.insert("latency_seconds".into(), json!(latency));
         event.insert("cost".into(), json!(self.cost()));
         event.insert("agents".into(), Value::Object(agents.collect()));
+        if !self.executors.is_empty() {
+            event.insert("executors".into(), json!(self.executors));
+        }
         Value::Object(event)
     }
 }
@@ -372,6 +383,7 @@ impl Observer {
         Snapshot {
             total: self.progress.total(),
             agents: self.progress.by_agent().into_iter().collect(),
+            executors: self.progress.executors(),
             in_flight: self.progress.in_flight(),
             phase: self.progress.phase(),
             rates: self.progress.rates(),

@@ -121,7 +121,11 @@ fn write(text: &mut String, status: &RunStatus, look: Look, width: Option<usize>
         writeln!(text, "{}", bar(counts, width / 2, look.colors))?;
     }
     write_rate(text, status)?;
-    for lock in &status.locks {
+    for executor in &status.executors {
+        writeln!(text, "{}", one_line(&executor.to_string()))?;
+    }
+    // Each executor has a lock for each shard.
+    for lock in status.locks.iter().filter(|_| status.executors.is_empty()) {
         write_lock(text, lock)?;
     }
     if status.state != ObservedState::Running {

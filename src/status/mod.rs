@@ -22,8 +22,9 @@ use crate::config::Settings;
 use crate::error::Error;
 use crate::expand;
 use crate::gym::AGGREGATE_METRICS;
+use crate::progress::ExecutorProgress;
 use crate::session::{self, Rows, RunTables};
-use crate::store::{LockHolder, RunLock, RunRecord, RunState, RunStore, StoreError};
+use crate::store::{EXECUTORS, LockHolder, RunLock, RunRecord, RunState, RunStore, StoreError};
 
 /// How a run is doing. All figures are counted; those in `run.json` are not used.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -45,6 +46,8 @@ pub struct RunStatus {
     pub damaged: Vec<String>,
     /// The locks on it, held or left behind.
     pub locks: Vec<LockStatus>,
+    /// What the executors of a cluster do that work on it, by name.
+    pub executors: Vec<ExecutorProgress>,
     /// Whether rollouts have landed since the metrics were computed.
     pub has_old_metrics: bool,
     /// The figures of all agents.
@@ -147,6 +150,11 @@ impl RunStatus {
         }
         let mut errors = errors(&session).await?;
 
+        let executors = if state.is_live() {
+            executors(run).await?
+        } else {
+            Vec::new()
+        };
         let measured_at = run.written_at(AGGREGATE_METRICS).await?;
         let agents = sums.agents.into_iter();
         let agents = agents.map(|(agent_name, sums)| AgentStatus {
@@ -164,6 +172,7 @@ impl RunStatus {
             rate_window,
             damaged,
             locks,
+            executors,
             // Times of the same second may be equal: then the metrics are taken for the later ones.
             has_old_metrics: measured_at.is_some() && run.landed_at().await? > measured_at,
             total: sums.total.figures(rate_window.as_ref()),
@@ -270,6 +279,14 @@ async fn window(
 
 fn timestamp(time: DateTime<Utc>) -> ScalarValue {
     ScalarValue::TimestampMicrosecond(Some(time.timestamp_micros()), Some("UTC".into()))
+}
+
+/// Returns what the driver of a cluster said last of its executors.
+async fn executors(run: &RunStore) -> Result<Vec<ExecutorProgress>, StoreError> {
+    let text = run.get(EXECUTORS).await?;
+    Ok(text
+        .and_then(|text| serde_json::from_slice(&text).ok())
+        .unwrap_or_default())
 }
 
 /// The state of a run, as others see it.

@@ -293,6 +293,16 @@ impl StoreError {
         }
     }
 
+    /// Whether the same may succeed later: the store was not reached, or said that the failure is its own.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::NoAnswer { .. } => true,
+            Self::Object { source, .. } => super::patient::may_pass(source),
+            _ => false,
+        }
+    }
+
     /// The error of a place that `--output` names, which the user can correct.
     pub(crate) fn of_output(self) -> Error {
         Error::usage("cannot use the output", self)

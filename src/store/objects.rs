@@ -36,6 +36,9 @@ const UPLOAD_BUFFER: usize = 256 * 1024;
 /// Directory of the objects by which a driver and the executors of a cluster talk.
 pub(crate) const CLUSTER: &str = "cluster";
 
+/// What each executor of a cluster does for the run.
+pub(crate) const EXECUTORS: &str = "cluster/executors.json";
+
 /// Files of a run beside its tables, its journal and its locks.
 const DOCUMENTS: [&str; 6] = [
     "run.json",

@@ -221,6 +221,10 @@ impl Sweep {
         let written = match landed {
             Ok(written) => written,
             Err(error) => {
+                if let Some(checkpointer) = &mut self.checkpointer {
+                    // Whoever resumes may be elsewhere. The error that ended the sweep matters more than one of the copies.
+                    let _ = checkpointer.checkpoint().await;
+                }
                 if self.settings.shard.is_none() {
                     self.record.rollouts = self.progress.total().counts();
                     self.record.state = RunState::Failed;
@@ -253,29 +257,34 @@ impl Sweep {
             .filter(|_| settings.dispatch_longest_first);
         let known = known.filter_map(|(key, prior)| Some((*key, prior.seconds?)));
         let known = KnownSeconds(known.filter(|(_, seconds)| *seconds > 0.0).collect());
+        let shards = self.limits.shards;
+        let memory = MemoryPlan::of(settings);
+        let budget = self.limits.budget.clone();
         let run = RunContext {
             prior: std::mem::take(&mut self.prior),
+            // What is pending in other shards is not known.
             pending: pending
+                .filter(|_| self.role != Role::Executor)
                 .map(|agent| (agent.agent_name.clone(), agent.num_pending()))
                 .collect(),
             seed: settings.num_repeats_add_seed.then_some(settings.seed_field),
             as_given: false,
-            memory: MemoryPlan::of(settings),
+            memory: MemoryPlan {
+                calls: memory.calls * shards,
+                waiting: memory.waiting * shards,
+                ..memory
+            },
             most_calls: most_calls(),
             lookahead: if many { LOOKAHEAD_OF_MANY } else { LOOKAHEAD },
             backoff: settings.backoff(),
             agent_patience: Some(settings.agent_patience.duration()),
-            dispatch_budget: settings.dispatch_budget_s.map(|budget| {
-                let seconds = Duration::from_secs_f64;
-                let margin = settings.drain_margin_s.map(seconds);
-                DispatchBudget::new(Instant::now(), seconds(budget), margin)
-            }),
+            dispatch_budget: budget.or_else(|| DispatchBudget::of(settings, Duration::ZERO)),
             failure_limits: FailureLimits {
                 max_failures: settings.max_failures,
                 max_error_rate: settings.max_error_rate,
             },
             dispatches: Some(Arc::clone(&dispatches)),
-            registry: Arc::default(),
+            registry: Arc::clone(&self.limits.registry),
             progress: Arc::clone(&self.progress),
             shutdown: self.shutdown.clone(),
             agents: std::mem::take(&mut self.agents),

@@ -3,15 +3,17 @@
 
 use std::sync::Arc;
 
+use futures::FutureExt;
+
 use super::collect::Supervisor;
-use super::{Found, Role, Start, Sweep};
+use super::{CallLimits, Found, Role, Start, Sweep};
 use crate::config::Settings;
 use crate::error::Error;
 use crate::expand::AgentCounts;
 use crate::measure::Live;
 use crate::progress::Progress;
 use crate::report::SweepReport;
-use crate::run::Shutdown;
+use crate::run::{Shutdown, StopReason};
 use crate::store::{RunLock, RunRecord, RunStore};
 
 /// A sweep that others send. Nobody holds the lock of the run meanwhile: each executor has that of its shard.
@@ -100,7 +102,15 @@ impl DrivenSweep {
     ///
     /// # Errors
     /// As [`Sweep::collect`].
-    pub(crate) async fn end(self) -> Result<SweepReport, Error> {
+    pub(crate) async fn end(mut self) -> Result<SweepReport, Error> {
+        let dropped = self.sweep.shutdown();
+        if dropped.aborting().now_or_never().is_some() {
+            // Executors dropped their calls. What was answered is recovered and counted all the same.
+            self.sweep.shutdown = Shutdown::default();
+            self.sweep
+                .shutdown
+                .stop(dropped.reason().unwrap_or(StopReason::Signal));
+        }
         self.sweep.collect().await
     }
 
@@ -116,15 +126,17 @@ impl DrivenSweep {
 
 impl Sweep {
     /// Sends the pending rollouts of the shard that the settings name, and lands their answers. Waits for the shard's lock.
-    /// `begun` is told when the rollouts are counted.
+    /// `limits` are those of all shards that this process works on. `begun` is told when the rollouts are counted.
     ///
     /// # Errors
     /// As [`Self::collect`].
     pub(crate) async fn collect_share(
         mut self,
+        limits: CallLimits,
         begun: impl FnOnce(&Progress),
     ) -> Result<(), Error> {
         self.role = Role::Executor;
+        self.limits = limits;
         let place = self.run.clone();
         let lock = match self.take_lock(&place).await {
             Err(_) if self.shutdown.is_stopping() => return Ok(()),

@@ -53,7 +53,7 @@ use crate::measure::{AgentMetric, LiveMetrics, MetricQueries};
 use crate::progress::Progress;
 use crate::report::{GroupReport, NothingScored};
 use crate::retry::Prior;
-use crate::run::Shutdown;
+use crate::run::{DispatchBudget, Registry, Shutdown};
 use crate::store::{Checkpointer, RunRecord, RunStore};
 use inputs::Inputs;
 
@@ -108,6 +108,27 @@ pub struct Sweep {
     nothing_scored: Option<NothingScored>,
     live: Option<(Duration, watch::Sender<Arc<[AgentMetric]>>)>,
     role: Role,
+    limits: CallLimits,
+}
+
+/// What limits the calls of this process, which may work on several shards of a sweep.
+#[derive(Debug, Clone)]
+pub(crate) struct CallLimits {
+    pub(crate) registry: Arc<Registry>,
+    /// The dispatch budget that all of them have; else each has its own.
+    pub(crate) budget: Option<Arc<DispatchBudget>>,
+    /// Shards that it works on at a time. Each has its part of the memory.
+    pub(crate) shards: u64,
+}
+
+impl Default for CallLimits {
+    fn default() -> Self {
+        Self {
+            registry: Arc::default(),
+            budget: None,
+            shards: 1,
+        }
+    }
 }
 
 /// What a process does for its sweep.

@@ -18,7 +18,7 @@ use super::Sweep;
 use super::by_task::{self, ByTask};
 use super::task_order::TaskOrder;
 use crate::agent::AgentLimits;
-use crate::config::{MemoryPlan, Shard};
+use crate::config::{Concurrency, MemoryPlan, Shard};
 use crate::error::Error;
 use crate::expand::{self, AgentCounts, AgentMeans, Terminal};
 use crate::land::LandStep;
@@ -130,7 +130,10 @@ impl Sweep {
     ) -> Result<Arc<dyn ExecutionPlan>, Error> {
         let pending = expand::pending(session).await?.logical_plan().clone();
         let run = RunStep {
-            concurrency: self.settings.concurrency.most(),
+            concurrency: match self.settings.concurrency {
+                Concurrency::Fixed(calls) => calls,
+                Concurrency::Auto => self.limits.registry.own_part(Concurrency::MOST),
+            },
         };
         let land = LandStep {
             output: self.run.display(""),

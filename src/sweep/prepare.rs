@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::identity::{self, NotResumable};
 use super::inputs::Inputs;
-use super::{Found, Role, Start, Sweep, now};
+use super::{CallLimits, Found, Role, Start, Sweep, now};
 use crate::agent::{AgentError, Agents, HeadServer};
 use crate::config::{ConfigError, MODEL_AGENT, Routing, Settings};
 use crate::error::Error;
@@ -259,6 +259,7 @@ impl Sweep {
             nothing_scored: None,
             live: None,
             role: Role::Collector,
+            limits: CallLimits::default(),
         };
         sweep.progress.follow(rules);
         sweep.progress.show_failures(sweep.settings.show_failures);

@@ -125,6 +125,7 @@ async fn state(look: &Look, links: &Links) -> Result<Markup, Error> {
             @if let Some(rate) = total.rollouts_per_second { " · " (number(rate)) " rollouts/s" }
             @if let Some(eta) = total.eta_seconds.and_then(|eta| std::time::Duration::try_from_secs_f64(eta).ok()) { " · " (duration(eta)) " left" }
         }
+        @for executor in &status.executors { p class="executor" { (text(&executor.to_string())) } }
         @for part in &status.damaged { p class="error" { "damaged, its rows are missing: " (text(part)) } }
         div class="scroll" { table {
             thead { tr { th { "agent" } th { "planned" } th { "done" } th { "failed" } th { "pending" } th { "in flight" } th { "progress" } } }

@@ -1,42 +1,8 @@
 //! A disk that fills up under the journal: nothing more is sent, nothing that was answered is lost, and the sweep goes
 //! on when there is room.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use crate::common::{Folder, Simulated, instant, sums};
+use crate::common::{Folder, Simulated, SmallDisk, instant, sums};
 use rollstream::sim::SimConfig;
-
-/// A small disk of its own, in memory.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    /// None where this process may not mount disks.
-    fn mount(at: &Path, size: &str) -> Option<Self> {
-        std::fs::create_dir_all(at).unwrap();
-        let options = format!("size={size}");
-        let mut mount = Command::new("mount");
-        let mount = mount.args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(at);
-        let mounted = mount.output().is_ok_and(|ended| ended.status.success());
-        mounted.then(|| Self(at.to_owned()))
-    }
-
-    fn grow(&self, size: &str) {
-        let options = format!("remount,size={size}");
-        let grown = Command::new("mount")
-            .args(["-o", &options])
-            .arg(&self.0)
-            .status();
-        assert!(grown.unwrap().success());
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        // Left behind, it is gone with the machine.
-        let _ = Command::new("umount").arg(&self.0).status();
-    }
-}
 
 #[test]
 fn a_full_disk_stops_a_sweep_before_anything_is_lost() {

@@ -4,6 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use rollstream::sim::{Latency, SimConfig};
+use serde_json::json;
 
 use super::sweeps::{ROLLOUTS, Scene};
 use crate::common::{Program, Running, instant, signal, until};
@@ -110,6 +111,38 @@ fn an_executor_without_the_secret_withdraws_and_another_goes_on() {
     other.signal("TERM");
     other.end().succeeded();
     assert_eq!(scene.folder.holding("secret-5e1f"), [""; 0]);
+}
+
+#[test]
+fn an_executor_of_another_version_withdraws_and_another_goes_on() {
+    let scene = Scene::new(instant(["sim"]));
+    let (_scheduler, address) = scheduler(&scene, "0");
+    let options = format!("--cluster {address} --cluster-slots 2");
+    let driver = scene.collect("run", &options).start();
+    // What a driver of another version would have written.
+    let spec = || {
+        let files = scene.folder.content();
+        files
+            .into_iter()
+            .find(|name| name.starts_with("run/cluster/") && name.ends_with("/spec.json"))
+    };
+    until("there is no spec", || spec().is_some());
+    let spec = spec().unwrap();
+    let own = scene.folder.read(&spec);
+    let mut others = scene.folder.json(&spec);
+    others["version"] = "0.0.1".into();
+    others["settings"] = json!({"of": "another version"});
+    scene.folder.write(&spec, &others.to_string());
+    let old = executor(&scene, &address, "old").start();
+    let said = driver.until_it_says("executor 'old' withdraws");
+    assert!(said.contains("0.0.1"), "{said}");
+    let withdrawn = old.end().exited_with(1).stderr;
+    assert!(withdrawn.contains("use the same version"), "{withdrawn}");
+    scene.folder.write(&spec, &own);
+    let _other = executor(&scene, &address, "other").start();
+    driver.end().succeeded();
+    scene.has_every_rollout_once("run");
+    assert_eq!(scene.agents.requests(), ROLLOUTS);
 }
 
 #[test]

@@ -186,6 +186,29 @@ fn an_interrupted_sweep_drains_and_resumes_without_the_cluster() {
 }
 
 #[test]
+fn a_second_interrupt_drops_the_calls_in_flight() {
+    let scene = Scene::new(SimConfig {
+        latency: Latency::Fixed(Duration::from_secs(3600)),
+        ..instant(["sim"])
+    });
+    let running = scene
+        .collect("run", "--cluster local:2 --concurrency 4")
+        .start();
+    until("an executor is idle", || {
+        scene.agents.counts("sim").in_flight == 4
+    });
+    running.signal("INT");
+    running.until_it_says("waits for 4 calls");
+    running.signal("INT");
+    running.end().exited_with(130);
+    assert_eq!(scene.agents.abandoned(), 4);
+    assert_eq!(scene.agents.requests(), 4);
+    let record = scene.folder.json("run/run.json");
+    assert_eq!(record["state"], "interrupted");
+    assert_eq!(record["rollouts"]["pending"], ROLLOUTS);
+}
+
+#[test]
 fn too_many_failures_of_all_executors_together_stop_the_sweep() {
     let scene = Scene::new(SimConfig {
         faults: rollstream::sim::FaultRates([("bad_request_400".parse().unwrap(), 1.0)].into()),

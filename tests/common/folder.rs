@@ -1,5 +1,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use tempfile::TempDir;
 
@@ -107,5 +108,36 @@ fn list(directory: &Path, files: &mut Vec<PathBuf>) {
             list(&path, files);
         }
         files.push(path);
+    }
+}
+
+/// A small disk of its own, in memory.
+pub struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// None where this process may not mount disks.
+    pub fn mount(at: &Path, size: &str) -> Option<Self> {
+        std::fs::create_dir_all(at).unwrap();
+        let options = format!("size={size}");
+        let mut mount = Command::new("mount");
+        let mount = mount.args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(at);
+        let mounted = mount.output().is_ok_and(|ended| ended.status.success());
+        mounted.then(|| Self(at.to_owned()))
+    }
+
+    pub fn grow(&self, size: &str) {
+        let options = format!("remount,size={size}");
+        let grown = Command::new("mount")
+            .args(["-o", &options])
+            .arg(&self.0)
+            .status();
+        assert!(grown.unwrap().success());
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Left behind, it is gone with the machine.
+        let _ = Command::new("umount").arg(&self.0).status();
     }
 }

@@ -10,7 +10,7 @@ mod task;
 mod terminal;
 mod waiting;
 
-pub use folder::Folder;
+pub use folder::{Folder, SmallDisk};
 pub use program::{Ended, Program, Running};
 pub use simulated::{Simulated, instant, quick_and_slow};
 pub use task::{Task, sums, task};
