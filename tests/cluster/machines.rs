@@ -176,7 +176,7 @@ fn an_executor_that_was_stopped_for_longer_than_its_lease_lands_nothing_late() {
     driver.end().succeeded();
     machines.has_every_rollout_once();
     let again = machines.asked_again();
-    assert!((1..=20).contains(&again), "{again}");
+    assert!((1..=30).contains(&again), "{again}");
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn what_a_killed_executor_had_not_copied_within_a_second_is_asked_again_and_noth
     std::fs::remove_dir_all(machines.scene.folder.path("killed")).unwrap();
     driver.end().succeeded();
     machines.has_every_rollout_once();
-    // A second of calls that last a tenth of it, the call in flight, and what was under way to the store.
+    // A second of calls that last a tenth of it, the call in flight, and what was under way to the store of a busy machine.
     let again = machines.asked_again();
-    assert!((1..=20).contains(&again), "{again}");
+    assert!((1..=30).contains(&again), "{again}");
 }
