@@ -6,8 +6,9 @@ SELECT
     attempts.task_index,
     attempts.rollout_index,
     max(attempts.attempt) + 1 AS attempt
-FROM attempts
-LEFT ANTI JOIN done
-    ON attempts.task_index = done.task_index
-    AND attempts.rollout_index = done.rollout_index
+FROM done
+RIGHT ANTI JOIN attempts
+    ON done.task_index = attempts.task_index
+    AND done.block = attempts.rollout_index >> 6
+    AND (done.bits >> (attempts.rollout_index & 63)) & 1 = 1
 GROUP BY attempts.task_index, attempts.rollout_index

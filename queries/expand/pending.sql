@@ -3,8 +3,7 @@
 -- Reads: tasks, done.
 -- Columns: task_index, rollout_index, agent_name, request.
 --
--- The join holds `done` in memory (two integers per rollout) and streams the other side in its order, so that the
--- repeats never exist all at once.
+-- The join holds `done` in memory and streams the other side in its order, so that the repeats never exist all at once.
 SELECT
     pending.task_index,
     pending.rollout_index,
@@ -20,4 +19,5 @@ RIGHT ANTI JOIN (
     FROM tasks
 ) AS pending
     ON done.task_index = pending.task_index
-    AND done.rollout_index = pending.rollout_index
+    AND done.block = pending.rollout_index >> 6
+    AND (done.bits >> (pending.rollout_index & 63)) & 1 = 1

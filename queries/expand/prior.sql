@@ -13,7 +13,8 @@ SELECT
     failures.flagged_failures,
     failures.seconds,
     failures.reuses_deliverable
-FROM failures
-LEFT ANTI JOIN done
-    ON failures.task_index = done.task_index
-    AND failures.rollout_index = done.rollout_index
+FROM done
+RIGHT ANTI JOIN failures
+    ON done.task_index = failures.task_index
+    AND done.block = failures.rollout_index >> 6
+    AND (done.bits >> (failures.rollout_index & 63)) & 1 = 1

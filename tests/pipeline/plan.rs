@@ -41,12 +41,15 @@ async fn a_sweep_is_one_plan_from_source_to_sink() {
         insta::assert_snapshot!(plan.physical, @r"
         LandExec: output=[RUN], part_size=134217728, partitions=1
           RunExec: concurrency=64, partitions=1
-            HashJoinExec: mode=CollectLeft, join_type=RightAnti, on=[(task_index@0, task_index@0), (rollout_index@1, rollout_index@1)]
-              CoalescePartitionsExec
-                UnionExec
-                  DataSourceExec: partitions=1, partition_sizes=[1]
-                  DataSourceExec: partitions=1, partition_sizes=[0]
-              ProjectionExec: expr=[task_index@0 as task_index, __unnest_placeholder(range(tasks.first_rollout_index,tasks.first_rollout_index + tasks.num_repeats),depth=1)@1 as rollout_index, agent_name@2 as agent_name, request@3 as request]
+            HashJoinExec: mode=CollectLeft, join_type=RightAnti, on=[(task_index@0, task_index@0), (block@1, pending.rollout_index >> Int64(6)@4)], filter=bits@0 >> rollout_index@1 & 63 & 1 = 1, projection=[task_index@0, rollout_index@1, agent_name@2, request@3]
+              ProjectionExec: expr=[task_index@0 as task_index, rollout_index >> Int64(6)@1 as block, bit_or(Int64(1) << rollout_index & Int64(63))@2 as bits]
+                AggregateExec: mode=Final, gby=[task_index@0 as task_index, rollout_index >> Int64(6)@1 as rollout_index >> Int64(6)], aggr=[bit_or(Int64(1) << rollout_index & Int64(63))]
+                  CoalescePartitionsExec
+                    AggregateExec: mode=Partial, gby=[task_index@0 as task_index, rollout_index@1 >> 6 as rollout_index >> Int64(6)], aggr=[bit_or(Int64(1) << rollout_index & Int64(63))]
+                      UnionExec
+                        DataSourceExec: partitions=1, partition_sizes=[1]
+                        DataSourceExec: partitions=1, partition_sizes=[0]
+              ProjectionExec: expr=[task_index@0 as task_index, __unnest_placeholder(range(tasks.first_rollout_index,tasks.first_rollout_index + tasks.num_repeats),depth=1)@1 as rollout_index, agent_name@2 as agent_name, request@3 as request, __unnest_placeholder(range(tasks.first_rollout_index,tasks.first_rollout_index + tasks.num_repeats),depth=1)@1 >> 6 as pending.rollout_index >> Int64(6)]
                 UnnestExec
                   DataSourceExec: file_groups={1 group: [[TASKS]]}, projection=[task_index, range(first_rollout_index@2, first_rollout_index@2 + num_repeats@3) as __unnest_placeholder(range(tasks.first_rollout_index,tasks.first_rollout_index + tasks.num_repeats)), agent_name, request], file_type=parquet
         ");
@@ -86,12 +89,15 @@ async fn tasks_are_dealt_out_to_partitions_before_they_become_rollouts() {
         insta::assert_snapshot!(plan.physical, @r"
         LandExec: output=[RUN], part_size=134217728, partitions=3
           RunExec: concurrency=16, partitions=3
-            HashJoinExec: mode=CollectLeft, join_type=RightAnti, on=[(task_index@0, task_index@0), (rollout_index@1, rollout_index@1)]
-              CoalescePartitionsExec
-                UnionExec
-                  DataSourceExec: partitions=1, partition_sizes=[1]
-                  DataSourceExec: partitions=1, partition_sizes=[0]
-              ProjectionExec: expr=[task_index@0 as task_index, __unnest_placeholder(range(tasks.first_rollout_index,tasks.first_rollout_index + tasks.num_repeats),depth=1)@1 as rollout_index, agent_name@2 as agent_name, request@3 as request]
+            HashJoinExec: mode=CollectLeft, join_type=RightAnti, on=[(task_index@0, task_index@0), (block@1, pending.rollout_index >> Int64(6)@4)], filter=bits@0 >> rollout_index@1 & 63 & 1 = 1, projection=[task_index@0, rollout_index@1, agent_name@2, request@3]
+              ProjectionExec: expr=[task_index@0 as task_index, rollout_index >> Int64(6)@1 as block, bit_or(Int64(1) << rollout_index & Int64(63))@2 as bits]
+                AggregateExec: mode=Final, gby=[task_index@0 as task_index, rollout_index >> Int64(6)@1 as rollout_index >> Int64(6)], aggr=[bit_or(Int64(1) << rollout_index & Int64(63))]
+                  CoalescePartitionsExec
+                    AggregateExec: mode=Partial, gby=[task_index@0 as task_index, rollout_index@1 >> 6 as rollout_index >> Int64(6)], aggr=[bit_or(Int64(1) << rollout_index & Int64(63))]
+                      UnionExec
+                        DataSourceExec: partitions=1, partition_sizes=[1]
+                        DataSourceExec: partitions=1, partition_sizes=[0]
+              ProjectionExec: expr=[task_index@0 as task_index, __unnest_placeholder(range(tasks.first_rollout_index,tasks.first_rollout_index + tasks.num_repeats),depth=1)@1 as rollout_index, agent_name@2 as agent_name, request@3 as request, __unnest_placeholder(range(tasks.first_rollout_index,tasks.first_rollout_index + tasks.num_repeats),depth=1)@1 >> 6 as pending.rollout_index >> Int64(6)]
                 UnnestExec
                   ProjectionExec: expr=[task_index@0 as task_index, range(first_rollout_index@2, first_rollout_index@2 + num_repeats@3) as __unnest_placeholder(range(tasks.first_rollout_index,tasks.first_rollout_index + tasks.num_repeats)), agent_name@1 as agent_name, request@4 as request]
                     ByTaskExec: RepartitionExec: partitioning=Hash([task_index@0], 3), input_partitions=1
