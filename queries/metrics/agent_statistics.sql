@@ -23,29 +23,14 @@
 --                  integers and booleans as metrics
 --   planned, done, failed, pending   rollouts of the agent: how much of the sweep the numbers cover
 
-WITH computed AS (
-    SELECT
-        agent_name,
-        metric,
-        max(agent_rollouts) AS num_rollouts,
-        statistics(rollout_scores, start, agent_rollouts) AS statistics,
-        sum(integers) AS integers,
-        max(integer_max) AS integer_max,
-        min(integer_min) AS integer_min,
-        first_value(task_index ORDER BY task_index) AS first_task,
-        first_value(first_rollout_index ORDER BY task_index) AS first_rollout,
-        first_value(ordinal ORDER BY task_index) AS first_ordinal
-    FROM scores
-    GROUP BY agent_name, metric
-),
-ranked AS (
+WITH ranked AS (
     SELECT
         *,
         statistics['count'] AS count,
         statistics['std'] AS std,
         row_number() OVER (PARTITION BY agent_name ORDER BY first_task, first_rollout, first_ordinal, metric) AS first,
         row_number() OVER (ORDER BY first_task, first_rollout, agent_name, first_ordinal, metric) AS run_first
-    FROM computed
+    FROM totals
 ),
 ordered AS (
     SELECT

@@ -27,17 +27,8 @@
 --   planned, done, failed, pending   rollouts of the agent: how much of the sweep the numbers cover
 
 WITH per_task AS (
-    SELECT agent_name, metric, task_index, rollout_scores, start, agent_rollouts, list_statistics(rollout_scores) AS task
+    SELECT agent_name, metric, task_index, list_statistics(rollout_scores) AS task
     FROM scores
-),
-totals AS (
-    SELECT
-        agent_name,
-        metric,
-        statistics(rollout_scores, start, agent_rollouts) AS whole,
-        avg(task['std']) AS mean_task_std
-    FROM per_task
-    GROUP BY agent_name, metric
 ),
 runs AS (
     SELECT agent_name, metric, unnest(summary_each(rollout_scores ORDER BY task_index)) AS run
@@ -53,11 +44,11 @@ clustered AS (
     SELECT
         per_task.agent_name,
         per_task.metric,
-        first_value(totals.whole ORDER BY task_index) AS whole,
-        first_value(totals.mean_task_std ORDER BY task_index) AS mean_task_std,
+        first_value(totals.statistics ORDER BY task_index) AS whole,
+        avg(task['std']) AS mean_task_std,
         count(*) AS num_tasks,
         max(task['count']) AS largest_task,
-        exact_sum(power(task['count'] * (task['mean'] - whole['mean']), 2)) AS squares,
+        exact_sum(power(task['count'] * (task['mean'] - totals.statistics['mean']), 2)) AS squares,
         bootstrap_interval(
             task['count'] * task['mean'], CAST(task['count'] AS DOUBLE), $confidence, $resamples, $seed
             ORDER BY task_index

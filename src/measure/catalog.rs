@@ -18,7 +18,9 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 
 use super::error::MeasureError;
-use super::families::{COVERAGE, MetricTable, SCORES, plan, register_views, spool_scores, view};
+use super::families::{
+    COVERAGE, MetricTable, SCORES, TOTALS, plan, register_views, spool_scores, view,
+};
 use super::queries::MetricQuery;
 use super::source::Sessions;
 use crate::session::Spool;
@@ -35,14 +37,14 @@ pub(super) fn once<T: Clone>(
 
 /// The metric families over one set of tables.
 ///
-/// The views `scores` and `coverage`, which most families read, are computed once, when the first family
+/// The views `scores`, `coverage` and `totals`, which several families read, are computed once, when the first family
 /// needs them. They are kept in temporary files, which live as long as the catalog.
 pub(crate) struct MetricCatalog {
     measuring: SessionContext,
     spool: Arc<Spool>,
     parameters: Arc<HashMap<String, ScalarValue>>,
     /// The views that are kept, by name.
-    kept: [(&'static str, Once<()>); 2],
+    kept: [(&'static str, Once<()>); 3],
 }
 
 impl MetricCatalog {
@@ -64,19 +66,30 @@ impl MetricCatalog {
             let (spool, parameters) = (Arc::clone(&spool), Arc::clone(&parameters));
             async move { spool_scores(&spool, &gathering, &measuring, &parameters).await }
         };
-        let coverage = {
+        let scores = once(scores);
+        let of_measuring = |name| {
             let measuring = measuring.clone();
             let (spool, parameters) = (Arc::clone(&spool), Arc::clone(&parameters));
             async move {
-                let coverage = view(&measuring, COVERAGE, &parameters).await?;
-                coverage.keep(&spool, &measuring).await
+                let table = view(&measuring, name, &parameters).await?;
+                table.keep(&spool, &measuring).await
             }
         };
+        let (known, of_scores) = (scores.clone(), of_measuring(TOTALS));
+        let totals = async move {
+            known.await.map_err(MeasureError::Shared)?;
+            of_scores.await
+        };
+        let coverage = once(of_measuring(COVERAGE));
         Ok(Self {
             measuring: measuring.clone(),
             spool,
             parameters,
-            kept: [(SCORES, once(scores)), (COVERAGE, once(coverage))],
+            kept: [
+                (SCORES, scores),
+                (COVERAGE, coverage),
+                (TOTALS, once(totals)),
+            ],
         })
     }
 
@@ -97,9 +110,9 @@ impl MetricCatalog {
         plan(&self.measuring, query, &self.parameters).await
     }
 
-    /// Computes the kept views, unless they are computed already.
+    /// Computes the views that queries of NeMo Gym's files read, unless they are computed already.
     pub(crate) async fn keep_views(&self) -> Result<(), MeasureError> {
-        for (_, kept) in &self.kept {
+        for (_, kept) in self.kept.iter().filter(|(name, _)| *name != TOTALS) {
             kept.clone().await.map_err(MeasureError::Shared)?;
         }
         Ok(())

@@ -35,6 +35,8 @@ pub const PRICES: &str = "prices";
 pub const COVERAGE: &str = "coverage";
 /// The view that holds every score.
 pub const SCORES: &str = "scores";
+/// The view that holds the statistics of each metric.
+pub const TOTALS: &str = "totals";
 
 /// The table that a metric query returns. It is computed when it is read.
 #[derive(Debug)]

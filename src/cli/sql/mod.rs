@@ -47,7 +47,7 @@ and stops at the first that fails. \\help lists the other commands.
 
 Tables: tasks, rollouts (every metric is a column), attempts, calls, groups; with several runs, or a name, each has a column `run`. \
 The metric families are tables too, computed when they are read (`rollstream metrics` lists them), and so are their \
-inputs scores, answers and absent; with several runs, each run has its own, such as NAME.pass_at_k. \
+inputs scores, totals, answers and absent; with several runs, each run has its own, such as NAME.pass_at_k. \
 Each run's own tables are NAME.tasks, NAME.rollouts and NAME.attempts. The name of a run that is given as a path alone \
 is the last part of the path, if that is a word of letters, digits and `_`.";
 

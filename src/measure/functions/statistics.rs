@@ -82,35 +82,25 @@ struct Statistics {
 #[derive(Default)]
 struct Builder {
     rows: Vec<(usize, Option<Statistics>)>,
-    scratch: Vec<f64>,
 }
 
 impl Builder {
-    /// Appends the statistics of `len` scores; `None` is a missing score.
-    fn append(&mut self, len: usize, score: impl Fn(usize) -> Option<f64>) {
-        self.scratch.clear();
-        self.scratch.extend((0..len).filter_map(&score));
-        let count = self.scratch.len();
-        let scores = self.scratch.iter().copied();
-        let max = scores.clone().reduce(|a, b| if b > a { b } else { a });
-        let min = scores.clone().reduce(|a, b| if b < a { b } else { a });
-        let is_binary = scores.clone().all(|score| score == 0.0 || score == 1.0);
-        let statistics = max.zip(min).map(|(max, min)| {
-            let (mean, std) = if count == len {
-                mean_and_std(len, count, |at| self.scratch.get(at).copied())
-            } else {
-                mean_and_std(len, count, score)
-            };
-            Statistics {
-                mean,
-                max,
-                min,
-                median: 0.0 + median(&mut self.scratch),
-                std,
-                is_binary,
-            }
+    /// Appends the statistics of `scores`, which are put into another order, with the mean and deviation that they have in
+    /// theirs.
+    fn append(&mut self, (mean, std): (f64, Option<f64>), scores: &mut [f64]) {
+        let each = scores.iter().copied();
+        let max = each.clone().reduce(|a, b| if b > a { b } else { a });
+        let min = each.clone().reduce(|a, b| if b < a { b } else { a });
+        let is_binary = each.clone().all(|score| score == 0.0 || score == 1.0);
+        let statistics = max.zip(min).map(|(max, min)| Statistics {
+            mean,
+            max,
+            min,
+            median: 0.0 + median(scores),
+            std,
+            is_binary,
         });
-        self.rows.push((count, statistics));
+        self.rows.push((scores.len(), statistics));
     }
 
     fn finish(self) -> StructArray {
@@ -161,10 +151,14 @@ fn median(scores: &mut [f64]) -> f64 {
 fn of_lists(columns: &[ArrayRef]) -> Result<ArrayRef> {
     let [values] = exactly(columns)?;
     let values = NumberLists::of(values)?;
-    let mut rows = Builder::default();
+    let (mut rows, mut scores) = (Builder::default(), Vec::new());
     for row in 0..values.len() {
         let places = values.places(row);
-        rows.append(places.len(), |at| values.at(places.start + at));
+        let score = |at| values.at(places.start + at);
+        scores.clear();
+        scores.extend((0..places.len()).filter_map(score));
+        let whole = mean_and_std(places.len(), scores.len(), score);
+        rows.append(whole, &mut scores);
     }
     Ok(Arc::new(rows.finish()))
 }
@@ -232,10 +226,13 @@ impl Aggregate for Arrays {
 
     fn evaluate(&self, arrays: Vec<Vec<f64>>) -> Result<ArrayRef> {
         let mut rows = Builder::default();
-        for array in arrays {
-            rows.append(array.len(), |at| {
-                array.get(at).copied().filter(|score| !score.is_nan())
-            });
+        // In place: an array can have a number for each rollout of the run.
+        for mut array in arrays {
+            let score = |at: usize| array.get(at).copied().filter(|score| !score.is_nan());
+            let count = array.iter().filter(|score| !score.is_nan()).count();
+            let whole = mean_and_std(array.len(), count, score);
+            array.retain(|score| !score.is_nan());
+            rows.append(whole, &mut array);
         }
         Ok(Arc::new(rows.finish()))
     }
