@@ -5,7 +5,7 @@ use std::fmt::{Display, Write};
 use indexmap::IndexMap;
 use serde_json::Number;
 
-use crate::json::{Object, write_quoted};
+use crate::json::{Object, quote, write_quoted};
 
 /// A JSON object under construction, which may stand behind other text.
 #[derive(Debug, Default)]
@@ -112,7 +112,15 @@ impl JsonObject {
     }
 
     /// Returns the object's text with more fields. A field replaces the one of the same name, or is appended.
-    pub(super) fn merged(self, fields: &IndexMap<String, String>) -> String {
+    pub(super) fn merged(mut self, fields: &IndexMap<String, String>) -> String {
+        // Most are new, and a search for their names is far cheaper than to parse the object.
+        let is_new = |name: &String| !self.text.contains(&(quote(name) + ":"));
+        if fields.keys().all(is_new) {
+            fields
+                .iter()
+                .for_each(|(name, value)| self.raw(name, value));
+            return self.finish();
+        }
         let text = self.finish();
         let mut object = Object::parse(&text).unwrap_or_default();
         for (name, value) in fields {
@@ -152,6 +160,22 @@ mod tests {
         object.integer("e", 1);
         assert_eq!(object.finish(), r#"{"a\"b":null,"d":1.0,"e":1}"#);
         assert_eq!(JsonObject::default().finish(), "{}");
+    }
+
+    #[test]
+    fn a_field_replaces_the_one_of_its_name_or_is_appended() {
+        let merged = |text: &str, name: &str| {
+            let fields = IndexMap::from([
+                (name.to_owned(), "[0]".to_owned()),
+                ("new".into(), "1".into()),
+            ]);
+            JsonObject::from(text.to_owned()).merged(&fields)
+        };
+        let text = r#"{"a":1,"b":{"c":2}}"#;
+        assert_eq!(merged(text, "a"), r#"{"a":[0],"b":{"c":2},"new":1}"#);
+        assert_eq!(merged(text, "c"), r#"{"a":1,"b":{"c":2},"c":[0],"new":1}"#);
+        assert_eq!(merged(text, "d"), r#"{"a":1,"b":{"c":2},"d":[0],"new":1}"#);
+        assert_eq!(merged("{}", "a"), r#"{"a":[0],"new":1}"#);
     }
 
     #[test]
