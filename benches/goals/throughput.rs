@@ -101,6 +101,8 @@ struct Cells {
     collector: Vec<Done>,
     /// In these numbers of partitions.
     partitioned: BTreeMap<usize, Vec<Done>>,
+    /// With all metrics but those that the agents' servers compute.
+    own_metrics: Vec<Done>,
     without_metrics: Vec<Done>,
     wrk: Vec<Done>,
     hyper: Vec<Done>,
@@ -193,6 +195,9 @@ impl Cell<'_> {
             if let Some(wrk) = self.wrk {
                 cells.wrk.push(self.wrk(wrk)?);
             }
+            cells
+                .own_metrics
+                .push(self.collector(&["--no-agent-metrics"])?);
             cells
                 .without_metrics
                 .push(self.collector(&["--disable-aggregation"])?);
@@ -297,6 +302,11 @@ impl Cells {
         let (whole, alone) = if is_small { (0.35, 0.5) } else { (0.25, 0.35) };
         for (case, ours, of_wrk) in [
             (case, &*self.collector, whole),
+            (
+                &*format!("{case}, metrics of its own"),
+                &*self.own_metrics,
+                whole,
+            ),
             (
                 &*format!("{case}, no metrics"),
                 &*self.without_metrics,
