@@ -12,6 +12,7 @@ mod mlflow;
 mod mlflow_names;
 mod wandb;
 mod wandb_files;
+mod wandb_log;
 
 use std::fmt;
 use std::path::Path;

@@ -3,46 +3,45 @@
 //! ```text
 //!   wandb/offline-run-DATE_TIME-ID/run-ID.wandb     its log
 //!   wandb/offline-run-DATE_TIME-ID/files/...        its files, such as media/table/NAME.table.json
+//!   wandb/offline-run-DATE_TIME-ID/NAME.table.json  the table once more, as the file of an artifact
 //! ```
-//!
-//! The log is that of LevelDB, after seven bytes of its own: frames in blocks of 32 KiB. Each record is a protocol buffer whose
-//! numbers are those of W&B's `wandb_internal.proto`. It is written at once, so whoever kills the process leaves whole ones.
-//! The crate `prost` would bring a compiler of protocols for six kinds of records that hold numbers and texts.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
+use std::io::{self, Read, Write};
+use std::iter::repeat_with;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use chrono::{DateTime, Local, TimeDelta};
+use data_encoding::{BASE64, HEXLOWER};
+use md5::{Digest, Md5};
 use memchr::memmem;
 use ring::digest::{Context, SHA256};
 use serde_json::{Map, Value, json};
 
 use super::TrackError;
 use super::end::RolloutTable;
-
-/// How a log begins: the service, a number, and the version of the format.
-const MAGIC: [u8; 7] = *b":W&B\xe1\xbe\x00";
-/// Bytes of a block of a log.
-const BLOCK: u64 = 32 * 1024;
-/// Bytes before the payload of a frame: its checksum, its length, and which part of a record it is.
-const FRAME: u64 = 7;
+use super::wandb_log::{Log, Message};
 
 /// Kinds of records.
 const HISTORY: u32 = 2;
 const SUMMARY: u32 = 3;
 const CONFIG: u32 = 5;
 const FILES: u32 = 6;
+const ARTIFACT: u32 = 8;
 const RUN: u32 = 17;
 const EXIT: u32 = 18;
 
 /// The key of the step in an item, and how the item's value begins.
 const STEP: &[u8] = b"\x12\x05_step\x82\x01";
 
-/// The key of the table with the rollouts.
+/// The key of the table with the rollouts, and its file in the artifact.
 const TABLE: &str = "Rollouts";
+const TABLE_FILE: &str = "Rollouts.table.json";
+/// Where tables are among the files of a run.
+const TABLES: &str = "media/table";
+/// How a table is kept that is logged once.
+const LOG_MODE: &str = "IMMUTABLE";
 
 /// Bytes of a table that are read at a time.
 const PIECE: usize = 256 * 1024;
@@ -50,6 +49,8 @@ const PIECE: usize = 256 * 1024;
 /// A run, open until [`Self::finish`].
 pub(super) struct OfflineRun {
     pub(super) folder: PathBuf,
+    project: String,
+    id: String,
     log: Log,
     began: Instant,
     /// The step of the next record of the history.
@@ -99,6 +100,8 @@ impl OfflineRun {
         log.append(RUN, run).map_err(failed(&path))?;
         Ok(Self {
             folder,
+            project: project.to_owned(),
+            id: id.to_owned(),
             log,
             began: Instant::now(),
             step,
@@ -160,24 +163,30 @@ impl OfflineRun {
         Ok(())
     }
 
-    /// Logs the rollouts: as the file of a table, but not as an artifact. The log would name an artifact's file by a path
-    /// on this machine, which on another one `wandb sync` would not find.
+    /// Logs the rollouts, as a file of the run and as an artifact.
     pub(super) async fn table(&mut self, table: &RolloutTable) -> Result<(), TrackError> {
-        let files = self.folder.join("files");
-        let (from, to, step) = (table.path.clone(), files.clone(), self.step);
-        let copied = tokio::task::spawn_blocking(move || copy_table(&from, &to, step)).await;
+        let (from, to) = (table.path.clone(), self.folder.clone());
+        let (rows, step) = (table.rows, self.step);
+        let copied = tokio::task::spawn_blocking(move || CopiedTable::make(&from, &to, rows, step));
+        let copied = copied.await;
         let copied = copied.unwrap_or_else(|error| Err(io::Error::other(error)));
-        let (path, sha256) = copied.map_err(failed(&files))?;
-        let file = Message::default().with(1, &path);
+        let copied = copied.map_err(failed(&self.folder))?;
+        let file = Message::default().with(1, &copied.path);
         self.append(FILES, Message::default().with(1, file))?;
+        // W&B gives ids of its own when it gets the artifact: until then, these stand for it, and for its name.
+        let [client, sequence] = [drawn_id(), drawn_id()];
+        let artifact = copied.artifact(&self.project, &self.id);
+        self.append(ARTIFACT, artifact.with(15, &client).with(16, &sequence))?;
         let described = json!({
             "_type": "table-file",
-            "sha256": sha256,
+            "artifact_path": format!("wandb-client-artifact://{client}/{TABLE_FILE}"),
+            "_latest_artifact_path": format!("wandb-client-artifact://{sequence}:latest/{TABLE_FILE}"),
+            "sha256": copied.sha256,
             "size": table.bytes,
-            "path": path,
+            "path": copied.path,
             "ncols": 1,
             "nrows": table.rows,
-            "log_mode": "IMMUTABLE",
+            "log_mode": LOG_MODE,
         });
         self.log(&Map::from_iter([(TABLE.to_owned(), described)]), None)
     }
@@ -208,24 +217,103 @@ fn new_folder(parent: &Path, now: DateTime<Local>, id: &str) -> Result<PathBuf, 
     }
 }
 
-/// Copies a table to the files of a run, and returns its path there and its SHA-256.
-fn copy_table(from: &Path, files: &Path, step: u64) -> io::Result<(String, String)> {
-    let (mut digest, mut piece) = (Context::new(&SHA256), vec![0; PIECE]);
-    let mut table = File::open(from)?;
-    loop {
-        let read = table.read(&mut piece)?;
-        if read == 0 {
-            break;
+/// A name that nobody else draws.
+fn drawn_id() -> String {
+    repeat_with(|| fastrand::digit(36)).take(128).collect()
+}
+
+/// The table in the folder of a run.
+struct CopiedTable {
+    /// Its path in the files of the run.
+    path: String,
+    sha256: String,
+    /// The file of the artifact: the same with a head.
+    artifact: PathBuf,
+    artifact_bytes: u64,
+    artifact_md5: String,
+}
+
+impl CopiedTable {
+    /// Reads a table once, and writes both files.
+    fn make(from: &Path, folder: &Path, rows: u64, step: u64) -> io::Result<Self> {
+        let tables = folder.join("files").join(TABLES);
+        fs::create_dir_all(&tables)?;
+        // Its name is to have the digest.
+        let unnamed = tables.join(TABLE_FILE);
+        let artifact = std::path::absolute(folder.join(TABLE_FILE))?;
+        let (mut table, mut copy) = (File::open(from)?, File::create(&unnamed)?);
+        let mut with_head = File::create(&artifact)?;
+        let (mut sha256, mut md5) = (Context::new(&SHA256), Md5::new());
+        let types = json!({"wb_type": "typedDict", "params": {"type_map": {"Rollout": {"wb_type": "string"}}}});
+        let head = json!({
+            "_type": "table",
+            "column_types": types,
+            "log_mode": LOG_MODE,
+            "ncols": 1,
+            "nrows": rows,
+        });
+        // One object of both.
+        let head = head.to_string();
+        let head = format!("{},", head.strip_suffix('}').unwrap_or_default());
+        md5.update(&head);
+        with_head.write_all(head.as_bytes())?;
+        let (mut piece, mut opened) = (vec![0; PIECE], 1);
+        loop {
+            let read = table.read(&mut piece)?;
+            if read == 0 {
+                break;
+            }
+            sha256.update(&piece[..read]);
+            copy.write_all(&piece[..read])?;
+            md5.update(&piece[opened..read]);
+            with_head.write_all(&piece[opened..read])?;
+            opened = 0;
         }
-        digest.update(&piece[..read]);
+        let sha256 = HEXLOWER.encode(sha256.finish().as_ref());
+        let name = format!("{TABLE}_{step}_{}.table.json", &sha256[..20]);
+        fs::rename(&unnamed, tables.join(&name))?;
+        Ok(Self {
+            path: format!("{TABLES}/{name}"),
+            sha256,
+            artifact_bytes: with_head.metadata()?.len(),
+            artifact_md5: BASE64.encode(&md5.finalize()),
+            artifact,
+        })
     }
-    let digest = digest.finish();
-    let digits = digest.as_ref().iter().map(|byte| format!("{byte:02x}"));
-    let sha256: String = digits.collect();
-    let path = format!("media/table/{TABLE}_{step}_{}.table.json", &sha256[..20]);
-    fs::create_dir_all(files.join("media/table"))?;
-    fs::copy(from, files.join(&path))?;
-    Ok((path, sha256))
+
+    /// Returns the record of the artifact in a run, without its ids.
+    fn artifact(&self, project: &str, id: &str) -> Message {
+        let layout = Message::default()
+            .with(1, "storageLayout")
+            .with(2, "\"V2\"");
+        let file = Message::default()
+            .with(1, TABLE_FILE)
+            .with(2, &self.artifact_md5)
+            .number(4, self.artifact_bytes)
+            .with(6, self.artifact.as_os_str().as_encoded_bytes())
+            // No copy of it goes to a cache.
+            .number(8, 1);
+        let manifest = Message::default()
+            .number(1, 1)
+            .with(2, "wandb-storage-policy-v1")
+            .with(3, layout)
+            .with(4, file);
+        let files = format!(
+            "wandb-artifact-manifest-v1\n{TABLE_FILE}:{}\n",
+            self.artifact_md5
+        );
+        Message::default()
+            .with(1, id)
+            .with(2, project)
+            .with(4, "run_table")
+            .with(5, format!("run-{id}-{TABLE}"))
+            .with(6, HEXLOWER.encode(&Md5::digest(files)))
+            .with(11, "latest")
+            .with(12, manifest)
+            // No other process adds to it.
+            .number(14, 1)
+            .with(20, "MANIFEST_MD5")
+    }
 }
 
 /// A value of the history or of the summary.
@@ -233,99 +321,4 @@ fn item(key: &[&str], value: &Value) -> Message {
     let parts = key.iter();
     let item = parts.fold(Message::default(), |item, part| item.with(2, part));
     item.with(16, value.to_string())
-}
-
-/// A log of records.
-struct Log {
-    file: File,
-    /// Bytes that it has.
-    bytes: u64,
-    /// Records that it has.
-    records: u64,
-}
-
-impl Log {
-    fn create(path: &Path) -> io::Result<Self> {
-        let file = File::create_new(path)?;
-        file.write_all_at(&MAGIC, 0)?;
-        Ok(Self {
-            file,
-            bytes: MAGIC.len() as u64,
-            records: 0,
-        })
-    }
-
-    fn append(&mut self, kind: u32, body: Message) -> io::Result<()> {
-        let record = Message::default().number(1, self.records + 1);
-        let Message(record) = record.with(kind, body);
-        let (mut rest, mut frames) = (record.as_slice(), Vec::new());
-        let mut is_first = true;
-        loop {
-            let left = BLOCK - (self.bytes + frames.len() as u64) % BLOCK;
-            if left < FRAME {
-                frames.resize(frames.len() + left as usize, 0);
-                continue;
-            }
-            let room = (left - FRAME) as usize;
-            let (payload, more) = rest.split_at(rest.len().min(room));
-            let part: u8 = match (is_first, more.is_empty()) {
-                (true, true) => 1,
-                (true, false) => 2,
-                (false, false) => 3,
-                (false, true) => 4,
-            };
-            let mut checksum = crc32fast::Hasher::new();
-            checksum.update(&[part]);
-            checksum.update(payload);
-            frames.extend(checksum.finalize().to_le_bytes());
-            frames.extend((payload.len() as u16).to_le_bytes());
-            frames.push(part);
-            frames.extend(payload);
-            (rest, is_first) = (more, false);
-            if rest.is_empty() {
-                break;
-            }
-        }
-        // What a full disk has cut off is written over.
-        self.file.write_all_at(&frames, self.bytes)?;
-        self.bytes += frames.len() as u64;
-        self.records += 1;
-        Ok(())
-    }
-}
-
-/// A message of protocol buffers.
-#[derive(Default)]
-struct Message(Vec<u8>);
-
-impl AsRef<[u8]> for Message {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl Message {
-    /// Adds a number.
-    fn number(mut self, field: u32, value: u64) -> Self {
-        self.varint(u64::from(field) << 3);
-        self.varint(value);
-        self
-    }
-
-    /// Adds a text or a message.
-    fn with(mut self, field: u32, value: impl AsRef<[u8]>) -> Self {
-        let value = value.as_ref();
-        self.varint(u64::from(field) << 3 | 2);
-        self.varint(value.len() as u64);
-        self.0.extend(value);
-        self
-    }
-
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
-    }
 }

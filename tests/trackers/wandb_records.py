@@ -5,6 +5,8 @@ import json
 import struct
 import sys
 
+import wandb
+from google.protobuf.json_format import MessageToDict
 from wandb.proto import wandb_internal_pb2
 
 BLOCK = 32768
@@ -47,8 +49,11 @@ for path in sorted(glob.glob(f"{sys.argv[1]}/wandb/offline-run-*/*.wandb")):
             items = record.history.item if kind == "history" else record.summary.update
             found = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
         elif kind == "artifact":
-            files = {file.path: file.local_path for file in record.artifact.manifest.contents}
-            found = {"name": record.artifact.name, "type": record.artifact.type, "files": files}
+            (file,) = record.artifact.manifest.contents
+            # The digests that the package finds.
+            made = wandb.Artifact("name", "type")
+            entry = made.add_file(file.local_path, file.path, skip_cache=True, policy="immutable")
+            found = {**MessageToDict(record.artifact), "computed": [made.digest, entry.digest]}
         elif kind == "exit":
             found = {"exit_code": record.exit.exit_code}
         if found is not None:

@@ -64,6 +64,15 @@ impl Server {
         all.cloned().collect()
     }
 
+    /// The queries to W&B's server of this name.
+    pub(super) fn queries(&self, name: &str) -> Vec<Value> {
+        let asked = self.asked("/graphql");
+        let queries = asked.iter().map(Asked::json);
+        queries
+            .filter(|query| query["operationName"] == name)
+            .collect()
+    }
+
     /// The lines of the history of W&B's run, each with its number.
     pub(super) fn history(&self) -> Vec<(u64, Value)> {
         history(&self.asked.lock().unwrap())
@@ -167,6 +176,7 @@ fn answer(path: &str) -> (u16, Value) {
 /// What W&B's server answers to a query, after others.
 fn wandb(asked: &Asked, earlier: &[Asked]) -> Value {
     let query = asked.json();
+    let host = asked.host.as_ref().unwrap();
     let project = json!({"id": "P", "name": "p", "entity": {"id": "E", "name": "e"}});
     let name = &query["variables"]["name"];
     match query["operationName"].as_str().unwrap() {
@@ -186,7 +196,6 @@ fn wandb(asked: &Asked, earlier: &[Asked]) -> Value {
             json!({"upsertBucket": {"bucket": run, "inserted": true}})
         }
         "CreateRunFiles" => {
-            let host = asked.host.as_ref().unwrap();
             let files = query["variables"]["files"].as_array().unwrap().iter();
             let files = files.map(|file| {
                 let file = file.as_str().unwrap();
@@ -194,6 +203,24 @@ fn wandb(asked: &Asked, earlier: &[Asked]) -> Value {
             });
             json!({"createRunFiles": {"runID": "R", "uploadHeaders": [], "files": files.collect::<Vec<_>>()}})
         }
+        "CreateArtifact" => {
+            let artifact = json!({"id": "A", "state": "PENDING", "artifactSequence": {"id": "S"}});
+            json!({"createArtifact": {"artifact": artifact}})
+        }
+        "CreateArtifactManifest" => {
+            let url = format!("http://{host}/manifest");
+            let file = json!({"id": "F", "uploadUrl": url, "uploadHeaders": []});
+            json!({"createArtifactManifest": {"artifactManifest": {"id": "M", "file": file}}})
+        }
+        "CreateArtifactFiles" => {
+            let files = query["variables"]["input"]["artifactFiles"].as_array();
+            let files = files.unwrap().iter().map(|file| {
+                let url = format!("http://{host}/{}", file["name"].as_str().unwrap());
+                json!({"node": {"storagePath": "S", "uploadUrl": url, "uploadHeaders": [], "artifact": {"id": "A"}}})
+            });
+            json!({"createArtifactFiles": {"files": {"edges": files.collect::<Vec<_>>()}}})
+        }
+        "CommitArtifact" => json!({"commitArtifact": {"artifact": {"id": "A", "digest": "D"}}}),
         _ => json!({}),
     }
 }

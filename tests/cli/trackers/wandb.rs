@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-use super::server::{Mood, Server};
+use super::server::{Asked, Mood, Server};
 use super::{Scene, Series, TOKEN, are_the_same, environment, warnings};
 use crate::common::{Ended, Program, until};
 
@@ -131,14 +131,9 @@ fn has_it_all(scene: &Scene, records: &Records) -> Value {
     scene.folder.json(file)["data"].take()
 }
 
-#[test]
-fn the_package_logs_it_all_offline() {
-    let scene = Scene::new();
-    let ended = with_the_package(to_wandb(scene.collect())).succeeded();
-    assert_eq!(warnings(&ended), Vec::<&str>::new());
-    let records = Records::read(&scene, "run");
-    let rows = has_it_all(&scene, &records);
-    assert_eq!(rows.as_array().unwrap().len(), 100);
+/// The table is an artifact too, as W&B's package names and digests it, and the history says where.
+#[track_caller]
+fn has_artifact(scene: &Scene, records: &Records, rows: &Value) {
     let (table, theirs) = (records.table(), scene.theirs());
     let mut theirs = theirs["wandb"].as_array().unwrap().iter();
     let theirs = theirs.find(|record| record.get("Rollouts._type").is_some());
@@ -148,15 +143,47 @@ fn the_package_logs_it_all_offline() {
         assert_eq!(form(ours), form(theirs), "{key}");
     }
     let artifact = records.of("artifact")[0];
-    assert_eq!(artifact["type"], "run_table");
+    for (key, id) in [
+        ("artifact_path", "clientId"),
+        ("_latest_artifact_path", "sequenceClientId"),
+    ] {
+        let path = table[format!("Rollouts.{key}")].as_str().unwrap();
+        assert!(path.contains(artifact[id].as_str().unwrap()), "{key}");
+    }
     let id = records.of("run")[0]["id"].as_str().unwrap();
     assert_eq!(artifact["name"], format!("run-{id}-Rollouts"));
-    let file = fs::read_to_string(artifact["files"]["Rollouts.table.json"].as_str().unwrap());
-    let file: Value = serde_json::from_str(&file.unwrap()).unwrap();
+    let of_file = &artifact["manifest"]["contents"][0];
     assert_eq!(
-        (&file["_type"], &file["nrows"], &file["data"]),
-        (&json!("table"), &json!(100), &rows)
+        (&artifact["digest"], &of_file["digest"]),
+        (&artifact["computed"][0], &artifact["computed"][1])
     );
+    let file = fs::read_to_string(of_file["localPath"].as_str().unwrap()).unwrap();
+    assert_eq!(of_file["size"], file.len().to_string());
+    let file: Value = serde_json::from_str(&file).unwrap();
+    let types =
+        json!({"wb_type": "typedDict", "params": {"type_map": {"Rollout": {"wb_type": "string"}}}});
+    for (key, expected) in [
+        ("_type", &json!("table")),
+        ("column_types", &types),
+        ("columns", &json!(["Rollout"])),
+        ("log_mode", &json!("IMMUTABLE")),
+        ("ncols", &json!(1)),
+        ("nrows", &json!(100)),
+        ("data", rows),
+    ] {
+        assert_eq!(file[key], *expected, "{key}");
+    }
+}
+
+#[test]
+fn the_package_logs_it_all_offline() {
+    let scene = Scene::new();
+    let ended = with_the_package(to_wandb(scene.collect())).succeeded();
+    assert_eq!(warnings(&ended), Vec::<&str>::new());
+    let records = Records::read(&scene, "run");
+    let rows = has_it_all(&scene, &records);
+    assert_eq!(rows.as_array().unwrap().len(), 100);
+    has_artifact(&scene, &records, &rows);
 }
 
 #[test]
@@ -170,6 +197,7 @@ fn without_the_package_its_files_are_written() {
     let ours = Records::read(&scene, "run");
     let rows = has_it_all(&scene, &ours);
     assert_eq!(rows.as_array().unwrap().len(), 100);
+    has_artifact(&scene, &ours, &rows);
     // The package, asked for the same run, has the same end, and the same table to the byte.
     fs::remove_dir_all(scene.folder.path("run/wandb")).unwrap();
     fs::remove_file(scene.folder.path("run/tracker_wandb.json")).unwrap();
@@ -181,6 +209,18 @@ fn without_the_package_its_files_are_written() {
     for key in ["Rollouts.sha256", "Rollouts.size", "Rollouts.nrows"] {
         assert_eq!(ours.table()[key], theirs.table()[key], "{key}");
     }
+    let [of_ours, of_theirs] = [&ours, &theirs].map(|records| {
+        let mut artifact = records.of("artifact")[0].clone();
+        // What is drawn, and what the spaces of JSON and the place of a file change.
+        for key in ["clientId", "sequenceClientId", "digest", "computed"] {
+            artifact[key].take();
+        }
+        for key in ["digest", "size", "localPath"] {
+            artifact["manifest"]["contents"][0][key].take();
+        }
+        artifact
+    });
+    assert_eq!(of_ours, of_theirs);
 }
 
 #[test]
@@ -220,20 +260,30 @@ fn what_a_killed_process_and_the_next_one_left_is_one_run_after_wandb_sync() {
     let theirs = scene.theirs()["wandb"].take();
     are_the_same(&series(&lines), &series(theirs.as_array().unwrap()));
     let mut config = Value::Null;
-    for asked in server.asked("/graphql") {
-        let query = asked.json();
-        let run = &query["variables"];
-        if query["operationName"] == "UpsertBucket" {
-            let id = &scene.noted("wandb")["id"];
-            assert_eq!((&run["project"], &run["name"]), (&json!("p"), id));
-            if let Some(text) = run["config"].as_str() {
-                config = serde_json::from_str(text).unwrap();
-            }
+    for query in server.queries("UpsertBucket") {
+        let (run, id) = (&query["variables"], &scene.noted("wandb")["id"]);
+        assert_eq!((&run["project"], &run["name"]), (&json!("p"), id));
+        if let Some(text) = run["config"].as_str() {
+            config = serde_json::from_str(text).unwrap();
         }
     }
     assert_eq!(config["wandb_api_key"]["value"], "****");
-    let table = server.asked(".table.json")[0].json();
-    assert_eq!(table["data"].as_array().unwrap().len(), 100);
+    let tables = server.asked(".table.json");
+    let tables: Vec<Value> = tables.iter().map(Asked::json).collect();
+    assert_eq!(
+        tables
+            .iter()
+            .filter(|table| table["_type"] == "table")
+            .count(),
+        1
+    );
+    for table in &tables {
+        assert_eq!(table["data"].as_array().unwrap().len(), 100);
+    }
+    assert_eq!(
+        (tables.len(), server.queries("CommitArtifact").len()),
+        (2, 1)
+    );
     let last = server.asked("file_stream").pop().unwrap().json();
     assert_eq!(
         (&last["complete"], &last["exitcode"]),
