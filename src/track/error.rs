@@ -62,7 +62,7 @@ pub enum TrackError {
         place: String,
     },
     /// The files of W&B cannot be written.
-    #[error("cannot write the files of W&B at {}", .path.display())]
+    #[error("cannot write the files of W&B at {}: {source}", .path.display())]
     Files {
         /// The file, or a folder of it.
         path: PathBuf,
@@ -79,13 +79,13 @@ pub enum TrackError {
     #[error("there was no answer in {} s", .0.as_secs())]
     Late(std::time::Duration),
     /// The file with the rollouts cannot be written.
-    #[error("cannot write the rollouts to a temporary file")]
+    #[error("cannot write the rollouts to a temporary file: {0}")]
     Table(#[source] io::Error),
     /// There is no run.
     #[error("there is no run at {0}")]
     NoRun(String),
     /// The metrics of the run cannot be read.
-    #[error("cannot read the metrics of the run")]
+    #[error("cannot read the metrics of the run: {0}")]
     Metrics(#[source] serde_json::Error),
     /// The run cannot be read or written.
     #[error(transparent)]

@@ -48,6 +48,11 @@ trait Tracker: Send {
     /// Where it logs, to tell the runs of two places apart.
     fn place(&self) -> String;
 
+    /// Whether its own environment switches it off.
+    fn is_disabled(&self) -> bool {
+        false
+    }
+
     /// Opens its run: the one of this id, or a new one. `run_id` is that of ours, for a tracker whose runs can be named.
     async fn open(&mut self, id: Option<&str>, run_id: &str) -> Result<Opened, TrackError>;
 
@@ -106,7 +111,8 @@ impl fmt::Debug for Trackers {
 
 impl Trackers {
     /// Starts to log the run at `place` to the trackers that the settings name, from the moment at which the progress has
-    /// begun. `tell` gets the addresses of the pages. Returns none if no tracker is named.
+    /// begun. `tell` gets the addresses of the pages, and which trackers are switched off: of those, nothing is noted, so that
+    /// an export can log the run later. Returns none if no tracker is named.
     ///
     /// # Errors
     /// The settings name a tracker in part, or its client cannot be set up.
@@ -125,6 +131,10 @@ impl Trackers {
         let tell: Arc<dyn Fn(String) + Send + Sync> = Arc::new(tell);
         let mut tasks = JoinSet::new();
         for tracker in trackers {
+            if tracker.is_disabled() {
+                tell(format!("{} is disabled, and logs nothing", tracker.name()));
+                continue;
+            }
             let follower = Follower::new(tracker, place.clone(), progress, &tell);
             tasks.spawn(follower.run(announced.clone()));
         }

@@ -148,6 +148,11 @@ impl Tracker for Wandb {
         self.project.clone()
     }
 
+    /// Without its package, too.
+    fn is_disabled(&self) -> bool {
+        std::env::var_os("WANDB_MODE").is_some_and(|mode| mode == "disabled")
+    }
+
     async fn open(&mut self, id: Option<&str>, run_id: &str) -> Result<Opened, TrackError> {
         let id = id.map_or_else(|| run_id.to_lowercase(), str::to_owned);
         let place = self.folder.clone().unwrap_or_default();

@@ -290,3 +290,29 @@ fn what_a_killed_process_and_the_next_one_left_is_one_run_after_wandb_sync() {
         (&json!(true), &json!(0))
     );
 }
+
+#[test]
+fn what_is_disabled_logs_nothing_until_an_export_does() {
+    let scene = Scene::new();
+    let disabled = to_wandb(scene.collect()).env("WANDB_MODE", "disabled");
+    let ended = disabled.run().succeeded();
+    assert!(ended.stderr.contains("W&B is disabled"), "{ended:?}");
+    assert!(!scene.folder.has("run/wandb") && !scene.folder.has("run/tracker_wandb.json"));
+    let export = || scene.folder.rollstream("export run");
+    export().env("WANDB_MODE", "disabled").run().succeeded();
+    assert!(!scene.folder.has("run/wandb"));
+    export().env("WANDB_API_KEY", TOKEN).run().succeeded();
+    let rows = Records::read(&scene, "run").table()["Rollouts.nrows"].clone();
+    assert_eq!(rows, 100);
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_is_told_with_the_reason() {
+    let scene = Scene::new();
+    scene.collect().run().succeeded();
+    scene.folder.write("run/wandb", "");
+    let export = to_wandb(scene.folder.rollstream("export run")).run();
+    export
+        .exited_with(1)
+        .complaining(&["run/wandb", "File exists"]);
+}
