@@ -39,6 +39,10 @@ const TICK: Duration = Duration::from_millis(200);
 const FIRST_REMARK: Duration = Duration::from_secs(10);
 const REMARKS: Duration = Duration::from_secs(30);
 
+/// While NeMo Gym starts its servers and one of them is gone, it has this time to say why: it may be ending all of them, one
+/// after the other, because of something else.
+const EXPLANATION: Duration = Duration::from_secs(30);
+
 /// NeMo Gym's programs for one sweep. Dropping it ends them, unless they are kept.
 #[derive(Debug)]
 pub struct Launch {
@@ -51,6 +55,8 @@ pub struct Launch {
     preparation: Option<Supervised>,
     servers: Option<Supervised>,
     head: Option<Head>,
+    /// When a server was first seen to be gone.
+    gone_since: Option<Instant>,
 }
 
 impl Launch {
@@ -80,6 +86,7 @@ impl Launch {
             preparation: None,
             servers: None,
             head: None,
+            gone_since: None,
         }))
     }
 
@@ -117,7 +124,7 @@ impl Launch {
                 is_ready = true;
                 self.tell_ready(readiness.head_server(), started, &say);
             }
-            self.check(readiness.head())?;
+            self.check(readiness.head(), EXPLANATION)?;
             if is_ready && self.preparation.is_none() {
                 break;
             }
@@ -282,7 +289,7 @@ impl Launch {
     pub async fn died(&mut self) -> LaunchError {
         loop {
             let head = self.head.take();
-            let checked = self.check(head.as_ref());
+            let checked = self.check(head.as_ref(), Duration::ZERO);
             self.head = head;
             if let Err(error) = checked {
                 return error;
@@ -291,24 +298,18 @@ impl Launch {
         }
     }
 
-    /// Fails if a server has died, or the program that started them.
-    fn check(&mut self, head: Option<&Head>) -> Result<(), LaunchError> {
+    /// Fails if the program that started the servers has ended, or a server has died and the program had its time to end.
+    fn check(&mut self, head: Option<&Head>, patience: Duration) -> Result<(), LaunchError> {
         let instances = head.map(Head::servers).unwrap_or_default();
         let dead: Vec<&Instance> = instances
             .iter()
             .filter(|server| !server.is_alive())
             .collect();
         if let Some(first) = dead.first() {
-            // Gym looks at its servers while it starts them, and ends with the first that died; the others follow it.
-            let reported = self
-                .servers
-                .as_ref()
-                .map(|servers| servers.log_end(&self.program));
-            if let Some(server) = reported.and_then(|log| log.dead_server()) {
-                return Err(self.of_dead(server));
-            }
+            let waited = self.gone_since.get_or_insert_with(Instant::now).elapsed();
             // All at once: the program that started them has ended, and is about to be reported.
-            if self.servers.is_none() || dead.len() == 1 || dead.len() < instances.len() {
+            let is_some = dead.len() == 1 || dead.len() < instances.len();
+            if self.servers.is_none() || (waited >= patience && is_some) {
                 return Err(self.of_dead(first.name.clone()));
             }
         }

@@ -302,6 +302,11 @@ fn what_fails_before_the_sweep_says_why() {
     );
     let late = ["are not ready after", "++server_spinup_timeout_seconds=N"];
     failed(&json!({"start": "hangs"}), &line, &late);
+    let no_model = [
+        "`gym env start` ended with exit status: 1",
+        "| Error: 1 model endpoint(s) never answered",
+    ];
+    failed(&json!({"start": "no_model"}), LINE, &no_model);
     let none = [
         "cannot find NeMo Gym's program `gym`",
         "nowhere (--gym-program)",

@@ -155,8 +155,11 @@ def start(config):
         server = server_of(config, name)
         server.update(host="127.0.0.1", port=free_port())
     head = config["head_server"]
+    looks = 0
 
     def answer(path, _):
+        nonlocal looks
+        looks += path == "/readyz"
         if path == "/global_config_dict_yaml":
             return 200, json.dumps({key: value for key, value in config.items() if key != "policy_api_key"})
         if path == "/server_instances":
@@ -187,6 +190,15 @@ def start(config):
                 # Gym leaves the other servers behind here.
                 raise RuntimeError(f"Process `{name}` finished unexpectedly!")
             time.sleep(0.05)
+    if config.get("stand_in", {}).get("start") == "no_model":
+        # Gym ends its servers one after the other, and says last why.
+        processes[names[0]].kill()
+        enough = looks + 3
+        while looks < enough:
+            time.sleep(0.05)
+        for process in processes.values():
+            process.kill()
+        sys.exit("Error: 1 model endpoint(s) never answered within 600s")
     ready.set()
     signal.pause()
 
