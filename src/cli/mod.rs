@@ -152,6 +152,9 @@ pub struct CompletionsArgs {
 /// The options of `supervise`.
 #[derive(Debug, Args)]
 pub struct SuperviseArgs {
+    /// Have a second process of this kind run the program
+    #[arg(long)]
+    pub first: bool,
     /// The program
     pub program: OsString,
     /// Its arguments
@@ -241,7 +244,7 @@ async fn run(cli: Cli) -> Result<Exit, Error> {
         Command::Export(args) => export::export(args).await,
         Command::Cluster(args) => cluster::cluster(args).await.map(|()| Exit::Done),
         Command::Sim(args) => sim::sim(*args).await,
-        Command::Supervise(args) => launch::supervise(&args.program, &args.arguments)
+        Command::Supervise(args) => launch::supervise(args.first, &args.program, &args.arguments)
             .await
             .map(Exit::Code)
             .map_err(|error| {

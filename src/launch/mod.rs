@@ -1,11 +1,11 @@
 //! What happens around a sweep that NeMo Gym's own programs serve: its data is prepared and its servers are started before,
 //! and nothing of them is left after.
 //!
-//! [`Launch`] runs `gym dataset collate` and `gym env start` at the same time, each below a [`supervise`]d process that
-//! ends when this one does, however that happens:
+//! [`Launch`] runs `gym dataset collate` and `gym env start` at the same time, each below two processes that [`supervise`] and
+//! end when the one above does, however that happens:
 //!
 //! ```text
-//! rollstream collect ──pipe──► rollstream supervise ──► gym env start ──► servers, Ray
+//! rollstream collect ──pipe──► supervise --first ──pipe──► supervise ──► gym env start ──► servers, Ray
 //!                               at its end: SIGTERM, then SIGKILL, to all below
 //! ```
 //!

@@ -1,4 +1,4 @@
-//! [`Supervised`]: one of NeMo Gym's programs below a supervisor, as the process that started it sees it.
+//! [`Supervised`]: one of NeMo Gym's programs below its supervisors, as the process that started them sees it.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use super::error::{LaunchError, LogEnd};
 use super::program::{GymProgram, ROOTS};
-use super::supervisor::{COMMAND, GRACE, KEEP, KILL, NAME, adopt_orphans};
+use super::supervisor::{COMMAND, FIRST, GRACE, KEEP, KILL, NAME, adopt_orphans};
 
 /// A supervisor ends within this time after it had to kill.
 const END: Duration = Duration::from_secs(5);
@@ -28,7 +28,7 @@ pub(super) struct Supervised {
 }
 
 impl Supervised {
-    /// Starts the program with these arguments below a supervisor. What both say goes to the log.
+    /// Starts the program with these arguments below its supervisors. What all say goes to the log.
     ///
     /// # Errors
     /// The log or the process can't be created.
@@ -49,7 +49,7 @@ impl Supervised {
         adopt_orphans().map_err(failed)?;
         let mut child = Command::new(this)
             .arg0(NAME)
-            .arg(COMMAND)
+            .args([COMMAND, FIRST])
             .arg(program.path())
             .args(arguments)
             .env(ROOTS, program.roots())

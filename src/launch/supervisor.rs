@@ -1,14 +1,16 @@
-//! The process between a sweep and one of NeMo Gym's programs: it ends the program, and all that descends from it, when the
-//! sweep ends.
+//! The processes between a sweep and one of NeMo Gym's programs: they end the program, and all that descends from it, when
+//! the sweep ends.
 //!
 //! Gym starts shells that start servers, and Ray starts daemons in sessions of their own: neither a process group nor the
 //! death of a parent reaches them all. So the supervisor is the one that inherits orphans below it (Linux), and has ended
 //! everything when it has no children left. It learns of the end of the sweep by the end of its standard input, which the
 //! system closes even if the sweep was killed. If the supervisor is killed, the sweep inherits the orphans and kills them.
+//! There are two supervisors, one below the other, so that one of the three is left to do so if two are killed at once.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -19,8 +21,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::time::sleep;
 
-/// The hidden command of the program.
+/// The hidden command of the program, and its flag for the first of two.
 pub(super) const COMMAND: &str = "supervise";
+pub(super) const FIRST: &str = "--first";
 
 /// The name of the process: whoever kills all processes with the program's own name leaves this one to end the servers.
 pub(super) const NAME: &str = "gym-supervisor";
@@ -41,11 +44,15 @@ const GIVE_UP: Duration = Duration::from_secs(4);
 const TICK: Duration = Duration::from_millis(20);
 
 /// Runs a program until it ends, a signal arrives, or standard input ends; then ends all its descendants. Returns the
-/// program's exit code, or 128 and the signal that ended it.
+/// program's exit code, or 128 and the signal that ended it. `is_first`: runs the second supervisor, which runs the program.
 ///
 /// # Errors
 /// The program can't be started.
-pub(crate) async fn supervise(program: &OsString, arguments: &[OsString]) -> std::io::Result<u8> {
+pub(crate) async fn supervise(
+    is_first: bool,
+    program: &OsString,
+    arguments: &[OsString],
+) -> std::io::Result<u8> {
     // Other systems have no such file, and show the name that the process was started with.
     let _ = std::fs::write("/proc/self/comm", NAME);
     // A terminal's interrupt is for the sweep, which decides what follows from it.
@@ -56,10 +63,17 @@ pub(crate) async fn supervise(program: &OsString, arguments: &[OsString]) -> std
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = signal(SignalKind::hangup())?;
     let mut orders = orders()?;
-    let child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .spawn()?;
+    let mut command = if is_first {
+        let mut second = Command::new(std::env::current_exe()?);
+        second.arg0(NAME).arg(COMMAND).arg(program);
+        second.stdin(Stdio::piped());
+        second
+    } else {
+        let mut command = Command::new(program);
+        command.stdin(Stdio::null());
+        command
+    };
+    let child = command.args(arguments).spawn()?;
     let mut below = Below {
         program: child.id().cast_signed(),
         code: None,
@@ -83,6 +97,8 @@ pub(crate) async fn supervise(program: &OsString, arguments: &[OsString]) -> std
             _ = hangup.recv() => {}
         }
     };
+    // Ends the second one where the system lists no processes.
+    drop(child);
     below.end(grace, &mut orders).await;
     Ok(below.code.unwrap_or(1))
 }

@@ -3,11 +3,10 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::common::{Folder, PATIENCE, Program, free_port, sums};
+use crate::common::{Folder, Program, free_port, sums, until};
 
 const KEY: &str = "sk-Very-Secret-1234567890";
 const LINE: &str =
@@ -57,23 +56,24 @@ fn processes(folder: &Folder) -> Vec<String> {
         .collect()
 }
 
-/// Kills a process. One that has just ended is well, too.
-fn kill(folder: &Folder, pid: &str) {
-    Program::shell(&folder.path(""), &format!("kill -KILL {pid}")).run();
+/// Kills the processes whose name and command line are like this, all at once. Those that have just ended are well, too.
+fn kill(folder: &Folder, is_meant: impl Fn(&str, &str) -> bool) {
+    let lines = processes(folder);
+    let pids = lines.iter().filter_map(|line| {
+        let (pid, line) = line.split_once(' ')?;
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        is_meant(name.trim(), line).then_some(pid)
+    });
+    let pids: Vec<&str> = pids.collect();
+    Program::shell(&folder.path(""), &format!("kill -KILL {}", pids.join(" "))).run();
 }
+
+const SUPERVISOR: &str = " supervise ";
+const FIRST: &str = " supervise --first ";
 
 #[track_caller]
 fn nothing_is_left(folder: &Folder) {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let left = processes(folder);
-        if left.is_empty() {
-            return;
-        }
-        assert!(Instant::now() < deadline, "these are left: {left:#?}");
-        // Only spares the processor.
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until("processes are left", || processes(folder).is_empty());
 }
 
 fn calls(folder: &Folder, command: &str) -> usize {
@@ -168,19 +168,17 @@ fn a_killed_sweep_leaves_no_process() {
         (json!({"adder_server": "hangs"}), "6 rollouts"),
         (json!({"daemon": "stubborn"}), "ends NeMo Gym's programs"),
     ] {
-        let folder = folder(&faults);
-        let running = rollstream(&folder, &format!("collect {LINE} +grace=1s")).start();
-        running.until_it_says(moment);
-        // As `pkill -KILL rollstream` does.
-        for line in processes(&folder) {
-            let (pid, _) = line.split_once(' ').unwrap();
-            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            if name.trim() == "rollstream" {
-                kill(&folder, pid);
-            }
+        // Alone, as `pkill -KILL rollstream` does, and together with the supervisor below it.
+        for also in ["nothing", FIRST] {
+            let folder = folder(&faults);
+            let running = rollstream(&folder, &format!("collect {LINE} +grace=1s")).start();
+            running.until_it_says(moment);
+            kill(&folder, |name, line| {
+                name == "rollstream" || line.contains(also)
+            });
+            assert_eq!(running.end().code, None);
+            nothing_is_left(&folder);
         }
-        assert_eq!(running.end().code, None);
-        nothing_is_left(&folder);
     }
 }
 
@@ -191,19 +189,17 @@ fn a_killed_supervisor_leaves_no_process() {
         (json!({"adder_server": "hangs"}), "6 rollouts", 1),
         (json!({"daemon": "stubborn"}), "ends NeMo Gym's programs", 0),
     ] {
-        let folder = folder(&faults);
-        let running = rollstream(&folder, &format!("collect {LINE} +grace=1s")).start();
-        running.until_it_says(moment);
-        let lines = processes(&folder);
-        for line in lines.iter().filter(|line| line.contains(" supervise ")) {
-            let (pid, _) = line.split_once(' ').unwrap();
-            kill(&folder, pid);
+        for supervisors in [SUPERVISOR, FIRST] {
+            let folder = folder(&faults);
+            let running = rollstream(&folder, &format!("collect {LINE} +grace=1s")).start();
+            running.until_it_says(moment);
+            kill(&folder, |_, line| line.contains(supervisors));
+            let ended = running.end();
+            assert_eq!(ended.code, Some(code), "{}", ended.stderr);
+            let is_told = ended.stderr.contains("ended with signal: 9");
+            assert_eq!(is_told, code == 1, "{}", ended.stderr);
+            assert_eq!(processes(&folder), Vec::<String>::new(), "{moment}");
         }
-        let ended = running.end();
-        assert_eq!(ended.code, Some(code), "{}", ended.stderr);
-        let is_told = ended.stderr.contains("ended with signal: 9");
-        assert_eq!(is_told, code == 1, "{}", ended.stderr);
-        assert_eq!(processes(&folder), Vec::<String>::new(), "{moment}");
     }
 }
 
