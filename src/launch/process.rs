@@ -13,10 +13,10 @@ use tokio::time::sleep;
 
 use super::error::{LaunchError, LogEnd};
 use super::program::{GymProgram, ROOTS};
-use super::supervisor::{COMMAND, FIRST, GRACE, KEEP, KILL, NAME, adopt_orphans};
+use super::supervisor::{COMMAND, END, FIRST, GRACE, KEEP, KILL, NAME, adopt_orphans};
 
 /// A supervisor ends within this time after it had to kill.
-const END: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A supervised program. It ends when this is dropped, unless it is kept.
 #[derive(Debug)]
@@ -98,8 +98,8 @@ impl Supervised {
     /// Ends the program, and waits for all that it started. Does nothing if it is kept.
     pub(super) async fn stop(&mut self) {
         if !self.is_kept {
-            self.orders = None;
-            self.wait(GRACE + END).await;
+            self.order(END);
+            self.wait(GRACE + PATIENCE).await;
         }
     }
 
@@ -107,8 +107,7 @@ impl Supervised {
     pub(super) async fn kill(&mut self) {
         if !self.is_kept {
             self.order(KILL);
-            self.orders = None;
-            self.wait(END).await;
+            self.wait(PATIENCE).await;
         }
     }
 

@@ -31,6 +31,9 @@ pub(super) const NAME: &str = "gym-supervisor";
 /// The order to outlive the sweep.
 pub(super) const KEEP: u8 = b'k';
 
+/// The order to end, as if the sweep had ended. It leaves the pipe open for [`KILL`].
+pub(super) const END: u8 = b'e';
+
 /// The order to kill at once.
 pub(super) const KILL: u8 = b'9';
 
@@ -83,8 +86,8 @@ pub(crate) async fn supervise(
         tokio::select! {
             order = orders.recv(), if !is_kept => match order {
                 Some(KEEP) => is_kept = true,
-                Some(_) => break Duration::ZERO,
-                None => break GRACE,
+                Some(KILL) => break Duration::ZERO,
+                _ => break GRACE,
             },
             _ = children.recv() => {
                 below.reap();
