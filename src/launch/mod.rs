@@ -28,7 +28,7 @@ pub use error::{LaunchError, LogEnd};
 use process::Supervised;
 use program::{GymProgram, prepared_data, quoted};
 pub(crate) use program::{install_root, roots};
-use readiness::{Head, Instance, Readiness, address, free_place};
+use readiness::{FINGERPRINT, Head, Instance, Readiness, address, free_place};
 use supervisor::kill_orphans;
 pub(crate) use supervisor::supervise;
 
@@ -103,7 +103,7 @@ impl Launch {
     ) -> Result<(), LaunchError> {
         let started = Instant::now();
         let logs = tempfile::Builder::new()
-            .prefix("rollstream-gym-")
+            .prefix("gym-logs-")
             .tempdir()
             .map_err(LaunchError::Logs)?;
         let folder = logs.path().to_owned();
@@ -276,7 +276,7 @@ impl Launch {
                 "++nemo_gym_log_dir={}",
                 quoted(&logs_of_servers.display().to_string())
             ),
-            format!("++rollstream_servers={fingerprint}"),
+            format!("++{FINGERPRINT}={fingerprint}"),
         ];
         say(&format!("starts NeMo Gym's servers at {at}"));
         let arguments = self.program.arguments(&["env", "start"], more);

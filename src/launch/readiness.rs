@@ -27,7 +27,7 @@ const ENDPOINTS: f64 = 600.0;
 const SLACK: Duration = Duration::from_secs(5);
 
 /// The key under which servers are marked as those of a configuration.
-const FINGERPRINT: &str = "rollstream_servers";
+pub(super) const FINGERPRINT: &str = "servers_fingerprint";
 
 /// NeMo Gym's own address of the head server.
 const HEAD_SERVER: &str = "http://127.0.0.1:11000";

@@ -25,7 +25,8 @@ use tokio::time::sleep;
 pub(super) const COMMAND: &str = "supervise";
 pub(super) const FIRST: &str = "--first";
 
-/// The name of the process: whoever kills all processes with the program's own name leaves this one to end the servers.
+/// The name of the process: whoever kills all processes with the program's own name leaves this one to end the servers. So
+/// no argument that it gets from the program has that name in it.
 pub(super) const NAME: &str = "gym-supervisor";
 
 /// The order to outlive the sweep.

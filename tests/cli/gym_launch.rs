@@ -168,8 +168,8 @@ fn a_killed_sweep_leaves_no_process() {
         (json!({"adder_server": "hangs"}), "6 rollouts"),
         (json!({"daemon": "stubborn"}), "ends NeMo Gym's programs"),
     ] {
-        // Alone, as `pkill -KILL rollstream` does, and together with the supervisor below it.
-        for also in ["nothing", FIRST] {
+        // Alone, as `pkill -KILL -f rollstream` does, and together with the supervisor below it.
+        for also in ["rollstream", FIRST] {
             let folder = folder(&faults);
             let running = rollstream(&folder, &format!("collect {LINE} +grace=1s")).start();
             running.until_it_says(moment);
