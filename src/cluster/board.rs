@@ -11,6 +11,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::ObjectMeta;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +26,12 @@ pub(super) const INTERVAL: Duration = Duration::from_secs(2);
 
 /// The longest time for one object: a board that does not answer must not hold up a driver that drains.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Objects that are read at once: a sweep may have thousands of shards, and a look must not take as long as a lease.
+const MAX_READS: usize = 32;
+
+/// The objects of a directory, each as it was last read: those of shards that have ended do not change any more.
+pub(super) type Known<T> = BTreeMap<String, (ObjectMeta, T)>;
 
 /// What executors need to know of a sweep. Secrets are not in it: the settings name the variables that hold them.
 #[derive(Debug, Serialize, Deserialize)]
@@ -169,8 +177,12 @@ impl Board {
         self.put(&format!("shards/{number}.json"), report).await
     }
 
-    pub(super) async fn reports(&self) -> Result<BTreeMap<String, ShardReport>, StoreError> {
-        self.all("shards").await
+    /// Returns all reports, of which those that have not changed are `known`.
+    pub(super) async fn reports(
+        &self,
+        known: &mut Known<ShardReport>,
+    ) -> Result<BTreeMap<String, ShardReport>, StoreError> {
+        self.all("shards", known).await
     }
 
     pub(super) async fn withdraw(&self, withdrawal: &Withdrawal) -> Result<(), StoreError> {
@@ -179,7 +191,7 @@ impl Board {
     }
 
     pub(super) async fn withdrawals(&self) -> Result<BTreeMap<String, Withdrawal>, StoreError> {
-        self.all("withdrawn").await
+        self.all("withdrawn", &mut Known::new()).await
     }
 
     /// Tells all who look at the run what each executor does.
@@ -214,19 +226,33 @@ impl Board {
         Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
     }
 
-    async fn all<T: DeserializeOwned>(
+    async fn all<T: DeserializeOwned + Clone>(
         &self,
         directory: &str,
+        known: &mut Known<T>,
     ) -> Result<BTreeMap<String, T>, StoreError> {
         let name = self.name(directory);
-        let listing = self.run.entries(&name);
-        let (files, _) = self.run.within(PATIENCE, "list", &name, listing).await?;
-        let mut found = BTreeMap::new();
-        for file in files {
-            if let Some(value) = self.get(&format!("{directory}/{file}")).await? {
-                found.insert(file, value);
-            }
+        let listing = self.run.list(&name);
+        let listed = self.run.within(PATIENCE, "list", &name, listing).await?;
+        let named = listed.into_iter().filter_map(|meta| {
+            let file = meta.location.filename()?.to_owned();
+            Some((file, meta))
+        });
+        let is_new = |(file, meta): &(String, ObjectMeta)| {
+            known.get(file).is_none_or(|(known, _)| known != meta)
+        };
+        let reads = named.filter(is_new).map(|(file, meta)| async move {
+            let value = self.get(&format!("{directory}/{file}")).await?;
+            Ok::<_, StoreError>(value.map(|value| (file, (meta, value))))
+        });
+        let reads: Vec<_> = reads.collect();
+        let mut reads = stream::iter(reads).buffer_unordered(MAX_READS);
+        while let Some(read) = reads.try_next().await? {
+            known.extend(read);
         }
-        Ok(found)
+        let values = known
+            .iter()
+            .map(|(file, (_, value))| (file.clone(), value.clone()));
+        Ok(values.collect())
     }
 }

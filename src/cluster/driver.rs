@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::board::{Board, Control, INTERVAL, Order, ShardReport, Spec};
+use super::board::{Board, Control, INTERVAL, Known, Order, ShardReport, Spec};
 use super::limits;
 use super::local::LocalExecutors;
 use super::overview::Overview;
@@ -116,6 +116,8 @@ struct Driver {
     pending: u64,
     /// The counts of the run when it was begun.
     began: BTreeMap<String, AgentProgress>,
+    /// The reports of the last look.
+    known: Known<ShardReport>,
     /// The first counts of each shard.
     before: HashMap<String, BTreeMap<String, AgentProgress>>,
     /// Notices that were shown, by shard and executor.
@@ -169,6 +171,7 @@ impl Driver {
             },
             slots,
             pending,
+            known: Known::new(),
             before: HashMap::new(),
             shown: HashMap::new(),
             overview: Overview::default(),
@@ -277,7 +280,7 @@ impl Driver {
     }
 
     async fn read_board(&mut self) -> Result<(), StoreError> {
-        let reports = self.board.reports().await?;
+        let reports = self.board.reports(&mut self.known).await?;
         let withdrawals = self.board.withdrawals().await?;
         let executors = self.overview.look(&reports, &withdrawals);
         for withdrawal in withdrawals.into_values() {

@@ -18,9 +18,9 @@
 //! | `overview` | what each executor does |
 //! | `scheduler` | Ballista's scheduler, and a client of it |
 //! | `executor` | the process that runs shards |
-//! | `network` | how these processes connect, with certificates or on this machine alone |
-//! | `worker` | what it does for a shard |
+//! | `worker` | what an executor does for a shard |
 //! | `limits` | what an executor may do of what the sweep may |
+//! | `network` | how these processes connect, with certificates or on this machine alone |
 //! | `local` | executors of this machine that end with their driver |
 //! | `error` | what can go wrong |
 //!
