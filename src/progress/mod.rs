@@ -27,13 +27,13 @@ use crate::outcome::OK;
 use crate::retry::FailureClass;
 
 /// Live counts of a sweep, shared by its steps.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Progress {
     in_flight: AtomicUsize,
     state: Mutex<State>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     phase: Phase,
     recent: Recent,
@@ -59,9 +59,10 @@ struct State {
 const MAX_NOTICES: usize = 100;
 
 /// What a sweep is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// It sends what is pending.
+    #[default]
     Sending,
     /// It sends nothing more, and waits for the calls in flight, until then if there is a limit.
     Stopping(Option<Instant>),
@@ -69,27 +70,6 @@ pub enum Phase {
     Dropping,
     /// All answers are there. It writes them as Parquet, and measures.
     Finishing,
-}
-
-impl Default for Progress {
-    fn default() -> Self {
-        Self {
-            in_flight: AtomicUsize::new(0),
-            state: Mutex::new(State {
-                phase: Phase::Sending,
-                recent: Recent::default(),
-                scored: BTreeMap::new(),
-                agents: BTreeMap::new(),
-                executors: Vec::new(),
-                masks: false,
-                notices: VecDeque::new(),
-                max_failures: 0,
-                noticed: BTreeMap::new(),
-                keeps_series: false,
-                series: None,
-            }),
-        }
-    }
 }
 
 impl Progress {
