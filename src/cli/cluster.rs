@@ -12,8 +12,6 @@ use super::output::print;
 use crate::config::Cluster;
 use crate::error::Error;
 use crate::guide;
-use crate::report::SweepReport;
-use crate::sweep::Sweep;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -160,30 +158,12 @@ async fn executor(_: ExecutorArgs) -> Result<(), Error> {
     required()
 }
 
-/// Collects a sweep on a cluster.
-#[cfg(feature = "cluster")]
-pub(super) async fn collect(sweep: Sweep, cluster: &Cluster) -> Result<SweepReport, Error> {
-    crate::cluster::collect(sweep, cluster).await
-}
-
-/// Collects a sweep on a cluster, in a build that can't.
-#[cfg(not(feature = "cluster"))]
-pub(super) async fn collect(_: Sweep, _: &Cluster) -> Result<SweepReport, Error> {
-    Err(missing())
-}
-
 /// Refuses clusters in a build that knows none.
 pub(super) fn required() -> Result<(), Error> {
-    #[cfg(feature = "cluster")]
-    return Ok(());
-    #[cfg(not(feature = "cluster"))]
-    Err(missing())
-}
-
-#[cfg(not(feature = "cluster"))]
-fn missing() -> Error {
-    Error::Usage(
-        "this rollstream was built without clusters: `cargo install rollstream --features cluster` builds one with them"
-            .to_owned(),
-    )
+    if cfg!(feature = "cluster") {
+        return Ok(());
+    }
+    let why = "this rollstream was built without clusters: `cargo install --path . --features cluster`, in a clone of its \
+               repository, builds one with them";
+    Err(Error::Usage(why.to_owned()))
 }

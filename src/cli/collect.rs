@@ -237,10 +237,11 @@ async fn sweep(
 
 /// Collects here, or on the cluster that the settings name.
 async fn collect_sweep(sweep: Sweep) -> Result<SweepReport, Error> {
-    match sweep.settings().cluster.clone() {
-        Some(cluster) => cluster::collect(sweep, &cluster).await,
-        None => sweep.collect().await,
+    #[cfg(feature = "cluster")]
+    if let Some(cluster) = sweep.settings().cluster.clone() {
+        return crate::cluster::collect(sweep, &cluster).await;
     }
+    sweep.collect().await
 }
 
 /// Collects until the end, or until a server dies: then calls in flight are dropped, since they have nobody to answer.

@@ -295,7 +295,7 @@ fn a_build_without_clusters_says_how_to_get_one_with_them() {
         "cluster executor --scheduler grpc://127.0.0.1:50050",
     ] {
         let refused = folder.rollstream(line).run().exited_with(2);
-        refused.complaining(&["--features cluster"]);
+        refused.complaining(&["cargo install --path . --features cluster"]);
     }
     assert!(!folder.has("run"));
 }
