@@ -289,6 +289,19 @@ async fn parts_that_are_replaced_while_they_are_read_are_read_again() {
 }
 
 #[tokio::test]
+async fn a_part_that_went_after_the_look_is_an_error_and_not_an_empty_part() {
+    let written = Written::new(RunState::Running).await;
+    let session = SessionContext::new_with_config(session::config());
+    let tables = RunTables::look(&written.run).await.unwrap();
+    tables.register(&session).await.unwrap();
+    let rows = session.sql("SELECT task_index FROM tasks").await.unwrap();
+    let part = written.run.local_path().unwrap().join("tasks/all.parquet");
+    fs::remove_file(part).unwrap();
+    let error = rows.collect().await.unwrap_err().to_string();
+    assert!(error.contains("run the command again"), "{error}");
+}
+
+#[tokio::test]
 async fn attempts_are_told_apart_by_outcome_and_http_status() {
     let status = two_agents(RunState::Finished).await.status().await;
     let a = &agent(&status, "a").figures;
