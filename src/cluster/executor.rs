@@ -22,6 +22,7 @@ use super::{ClusterError, Network};
 use crate::config::Cluster;
 use crate::error::Error;
 use crate::http::raise_open_files;
+use crate::store::StoreError;
 
 /// An executor as the command line asks for it.
 #[derive(Debug)]
@@ -69,7 +70,7 @@ pub(crate) async fn execute(options: ExecutorOptions, tell: impl Fn(String)) -> 
     };
     let work_dir = work_dir.or_else(|| Some(temporary.as_ref()?.path().to_owned()));
     let work_dir = work_dir.unwrap_or_default();
-    std::fs::create_dir_all(&work_dir).map_err(ClusterError::Start)?;
+    std::fs::create_dir_all(&work_dir).map_err(StoreError::file("create", &work_dir))?;
     if is_bound {
         end_with_parent(work_dir.clone()).map_err(ClusterError::Start)?;
     }
