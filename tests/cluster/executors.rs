@@ -70,6 +70,24 @@ fn executors_end_with_their_driver_and_the_run_resumes_without_them() {
     scene.has_asked_again_at_most("run", 4);
 }
 
+#[test]
+fn a_sweep_whose_executors_were_all_killed_resumes_on_others() {
+    let scene = Scene::slow();
+    let options = "--cluster local:2 --concurrency 4";
+    let running = scene.collect("run", options).start();
+    scene.until_asked(30);
+    executors(running.pid())
+        .into_iter()
+        .for_each(|pid| signal("KILL", pid));
+    running.end().exited_with(3);
+    scene
+        .collect("run", options)
+        .args("--resume")
+        .run()
+        .succeeded();
+    scene.has_asked_again_at_most("run", 4);
+}
+
 /// A scheduler at a port, 0 for a free one, and its address.
 pub fn scheduler(scene: &Scene, port: &str) -> (Running, String) {
     let line = format!("cluster scheduler --bind 127.0.0.1:{port}");
@@ -101,6 +119,9 @@ fn an_executor_without_the_secret_withdraws_and_another_goes_on() {
         withdrawn.contains("error: the executor 'lacking' withdraws")
             && withdrawn.contains("TOKEN")
     );
+    // The objects of the sweep are there until it ends.
+    assert!(scene.folder.has("run/cluster"));
+    assert_eq!(scene.folder.holding("secret-5e1f"), [""; 0]);
     let other = executor(&scene, &address, "other")
         .env("TOKEN", "secret-5e1f")
         .start();
