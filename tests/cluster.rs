@@ -25,6 +25,10 @@ mod s3_server;
 #[path = "cli/trackers/server.rs"]
 mod tracker_server;
 
+#[allow(dead_code, reason = "the suite of the viewer asks for more")]
+#[path = "viewer/scene.rs"]
+mod viewer;
+
 /// Each metric with its steps and values.
 type Series = std::collections::BTreeMap<String, Vec<(u64, f64)>>;
 

@@ -1,14 +1,16 @@
 //! What people see of a sweep on a cluster while it runs: all of it, and what each executor does.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use rollstream::sim::SimConfig;
+use rollstream::sim::{Latency, SimConfig};
 use serde_json::Value;
 
 use super::machines::Machines;
 use super::sweeps::{ROLLOUTS, Scene};
 use crate::common::{instant, until};
 use crate::tracker_server::{Mood, Server};
+use crate::viewer::{Viewer, get};
 
 #[test]
 fn others_see_the_whole_sweep_and_what_each_executor_does() {
@@ -48,6 +50,34 @@ fn others_see_the_whole_sweep_and_what_each_executor_does() {
     driver.until_it_says("stopping: waits for 1 call");
     driver.signal("INT");
     driver.end().exited_with(130);
+}
+
+#[test]
+fn the_page_of_a_run_says_what_the_executors_of_this_machine_do_while_it_runs() {
+    let scene = Scene::new(SimConfig {
+        latency: Latency::Fixed(Duration::from_secs(3600)),
+        ..instant(["sim"])
+    });
+    let driver = scene
+        .collect("run", "--cluster local:2 --concurrency 4")
+        .start();
+    until("an executor is idle", || {
+        scene.agents.counts("sim").in_flight == 4
+    });
+    let viewer = Viewer::start(&scene.folder, "run");
+    let page = || String::from_utf8(get(&viewer.at(""))).unwrap();
+    let says = |number| format!("executor local-{number}: 1 shard, 2 in flight, 0 done");
+    until("an executor is not on the page", || {
+        let page = page();
+        [1, 2].iter().all(|number| page.contains(&says(number)))
+    });
+    driver.signal("INT");
+    driver.until_it_says("waits for 4 calls");
+    driver.signal("INT");
+    driver.end().exited_with(130);
+    let page = page();
+    assert!(page.contains("interrupted"), "{page}");
+    assert!(!page.contains("executor local-"), "{page}");
 }
 
 #[test]
