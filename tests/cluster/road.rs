@@ -1,12 +1,14 @@
 //! [`Road`]: a road on loopback to a server, which a test closes for a while.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+
+use crate::s3_server::on_loopback;
 
 /// A road to a server, gone when dropped.
 pub struct Road {
@@ -17,19 +19,8 @@ pub struct Road {
 
 impl Road {
     pub fn to(server: SocketAddr) -> Self {
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
-        let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
-        let listener = listener.unwrap();
-        let address = listener.local_addr().unwrap();
         let is_closed = watch::Sender::new(false);
-        let mut tasks = JoinSet::new();
-        tasks.spawn_on(serve(listener, server, is_closed.clone()), runtime.handle());
-        // It ends with the runtime.
-        tasks.detach_all();
+        let (address, runtime) = on_loopback(|listener| serve(listener, server, is_closed.clone()));
         Self {
             address,
             is_closed,

@@ -64,18 +64,7 @@ impl S3Server {
             builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
         }
         let service = builder.build();
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
-        let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
-        let listener = listener.unwrap();
-        let address = listener.local_addr().unwrap();
-        let mut tasks = JoinSet::new();
-        tasks.spawn_on(serve(listener, service, dialect), runtime.handle());
-        // It ends with the runtime.
-        tasks.detach_all();
+        let (address, runtime) = on_loopback(|listener| serve(listener, service, dialect));
         Self {
             address,
             state,
@@ -132,6 +121,26 @@ impl S3Server {
     pub fn history(&self) -> Vec<Change> {
         self.state.lock().unwrap().history.clone()
     }
+}
+
+/// Serves at a port of loopback until the runtime is dropped.
+pub fn on_loopback<F>(serve: impl FnOnce(TcpListener) -> F) -> (SocketAddr, Runtime)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
+    let listener = listener.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn_on(serve(listener), runtime.handle());
+    // It ends with the runtime.
+    tasks.detach_all();
+    (address, runtime)
 }
 
 async fn serve(listener: TcpListener, service: S3Service, dialect: Dialect) {

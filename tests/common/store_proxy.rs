@@ -1,6 +1,6 @@
 //! [`StoreProxy`]: a road on loopback between a program and its object store, where a test has accidents happen.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,10 +16,12 @@ use hyper_util::rt::TokioIo;
 use reqwest::Client;
 use reqwest::redirect::Policy;
 use tokio::net::TcpListener;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+
+use super::s3_server::on_loopback;
 
 /// Far longer than anything takes: a test that fails must not hang.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -121,18 +123,7 @@ impl StoreProxy {
             faults: Mutex::new(faults.into_iter().map(|fault| (fault, 0)).collect()),
             happened: watch::Sender::new(0),
         });
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
-        let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
-        let listener = listener.unwrap();
-        let address = listener.local_addr().unwrap();
-        let mut tasks = JoinSet::new();
-        tasks.spawn_on(serve(listener, Arc::clone(&road)), runtime.handle());
-        // It ends with the runtime.
-        tasks.detach_all();
+        let (address, runtime) = on_loopback(|listener| serve(listener, Arc::clone(&road)));
         Self {
             address,
             road,
