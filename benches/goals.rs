@@ -7,12 +7,29 @@
 //! ```
 
 mod common;
+#[allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "the tests ask for more of it"
+)]
+#[path = "../tests/common/s3_backend.rs"]
+mod s3_backend;
+#[allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "the tests ask for more of it"
+)]
+#[path = "../tests/common/s3_server.rs"]
+mod s3_server;
 
 #[path = "goals"]
 mod rows {
     mod baselines;
     pub mod binary;
     pub mod cluster;
+    pub mod fleet;
+    mod fleet_model;
+    mod fleet_store;
     pub mod in_flight;
     pub mod journal;
     mod journal_calls;
@@ -77,12 +94,14 @@ enum Row {
     View(rows::view::View),
     /// Sweeps on executors of this machine, beside one process
     Cluster(rows::cluster::Cluster),
+    /// A hundred executors and a hundred million rollouts in virtual time: requests to the store, tail and cost
+    Fleet(rows::fleet::Fleet),
     /// Time to start and size of the program
     Binary(rows::binary::Binary),
 }
 
 impl Row {
-    const NAMES: [&str; 13] = [
+    const NAMES: [&str; 14] = [
         "throughput",
         "in-flight",
         "scheduling",
@@ -95,6 +114,7 @@ impl Row {
         "queries",
         "view",
         "cluster",
+        "fleet",
         "binary",
     ];
 
@@ -130,6 +150,7 @@ impl Row {
             Self::Queries(row) => row.measure(settings, report),
             Self::View(row) => row.measure(settings, report),
             Self::Cluster(row) => row.measure(settings, report),
+            Self::Fleet(row) => row.measure(settings, report),
             Self::Binary(row) => row.measure(settings, report),
         }
     }

@@ -18,6 +18,7 @@
 mod common;
 #[path = "common/s3_backend.rs"]
 mod s3_backend;
+#[allow(dead_code, reason = "the suite of clusters asks for more")]
 #[path = "common/s3_server.rs"]
 mod s3_server;
 #[path = "common/store_proxy.rs"]

@@ -32,10 +32,15 @@ pub enum Change {
     Deleted(String),
 }
 
+/// Requests by their method, or `LIST`. A listing is one request, however many pages it has here: at Amazon, a page has a
+/// thousand objects.
+pub type Requests = BTreeMap<String, u64>;
+
 /// The server, gone when dropped.
 pub struct S3Server {
     address: SocketAddr,
     state: Arc<Mutex<State>>,
+    requests: Arc<Mutex<Requests>>,
     _runtime: Runtime,
 }
 
@@ -64,10 +69,13 @@ impl S3Server {
             builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
         }
         let service = builder.build();
-        let (address, runtime) = on_loopback(|listener| serve(listener, service, dialect));
+        let requests = Arc::default();
+        let counted = Arc::clone(&requests);
+        let (address, runtime) = on_loopback(|listener| serve(listener, service, dialect, counted));
         Self {
             address,
             state,
+            requests,
             _runtime: runtime,
         }
     }
@@ -117,6 +125,11 @@ impl S3Server {
             .sum()
     }
 
+    /// Requests that came until now.
+    pub fn requests(&self) -> Requests {
+        self.requests.lock().unwrap().clone()
+    }
+
     /// Every change that readers could see, in order.
     pub fn history(&self) -> Vec<Change> {
         self.state.lock().unwrap().history.clone()
@@ -143,12 +156,34 @@ where
     (address, runtime)
 }
 
-async fn serve(listener: TcpListener, service: S3Service, dialect: Dialect) {
+/// What a request counts as; nothing for the further pages of a listing.
+fn kind<B>(request: &hyper::Request<B>) -> Option<&str> {
+    let query = request.uri().query().unwrap_or_default();
+    if query.contains("continuation-token") {
+        return None;
+    }
+    let is_listing = query.contains("list-type");
+    Some(if is_listing {
+        "LIST"
+    } else {
+        request.method().as_str()
+    })
+}
+
+async fn serve(
+    listener: TcpListener,
+    service: S3Service,
+    dialect: Dialect,
+    requests: Arc<Mutex<Requests>>,
+) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         while connections.try_join_next().is_some() {}
-        let service = service.clone();
+        let (service, requests) = (service.clone(), Arc::clone(&requests));
         let service = service_fn(move |mut request| {
+            if let Some(kind) = kind(&request) {
+                *requests.lock().unwrap().entry(kind.to_owned()).or_default() += 1;
+            }
             if dialect == Dialect::Google {
                 translate(&mut request);
             }
