@@ -28,8 +28,8 @@ use crate::gym::GYM_05;
 use crate::schema;
 use crate::store::segment::{Committed, Decisions, Key, Ledger, Row};
 use crate::store::{
-    CheckedParts, JournalFile, LoggedCalls, OpenSegment, RunRecord, RunStore, Scratch, SegmentName,
-    StoreError, checkpoint,
+    CheckedParts, JournalFile, LockScope, LoggedCalls, OpenSegment, RunRecord, RunStore, Scratch,
+    SegmentName, StoreError, checkpoint,
 };
 
 /// The tables of one run at one moment: landed parts, and the further rows of the journal. Each rollout is
@@ -54,12 +54,18 @@ impl RunTables {
     /// Looks at a run, which another machine may be collecting: its journal there is read from the
     /// copies that the collector makes from time to time.
     pub async fn look(run: &RunStore) -> Result<Self> {
+        Self::look_for(run, LockScope::Run).await
+    }
+
+    /// Looks at what a share of a run may have rows in: without the copies of the journals of other shards, which may be
+    /// hundreds that are at work.
+    pub async fn look_for(run: &RunStore, share: LockScope) -> Result<Self> {
         let run = RunRecord::identify(run).await?;
         // The journal comes first. A segment that becomes a part afterwards is seen as that part, and then left out here;
         // otherwise its rows would be missed.
         let mut segments = open_all(&run)?;
         if run.local_path().is_none() {
-            add_copies(&run, &mut segments).await?;
+            add_copies(&run, share, &mut segments).await?;
         }
         // A segment's part of `attempts` is published last. So these are listed first: if it is there, all other parts
         // of the segment are found, too.
@@ -323,12 +329,22 @@ fn open_all(run: &RunStore) -> Result<Vec<OpenSegment>, StoreError> {
     Ok(opened)
 }
 
-/// Adds the copies in the store that are longer than the segments of this machine.
-async fn add_copies(run: &RunStore, segments: &mut Vec<OpenSegment>) -> Result<(), StoreError> {
+/// Adds the copies in the store that are longer than the segments of this machine, as far as `share` needs them.
+async fn add_copies(
+    run: &RunStore,
+    share: LockScope,
+    segments: &mut Vec<OpenSegment>,
+) -> Result<(), StoreError> {
+    let listed = checkpoint::list(run).await?;
+    let copied = listed.iter().map(|copy| copy.name);
+    let mut names = copied.chain(segments.iter().map(OpenSegment::name));
+    // What a writer of more than this share left, those of other shares may have written again.
+    let needs_all = names.any(|name| name.scope != share && name.scope.overlaps(share));
+    let is_needed = |name: SegmentName| needs_all || name.scope.overlaps(share);
     // An open file can be read after its directory is removed.
     let of_all = std::env::temp_dir();
     let copies = Scratch::new().map_err(StoreError::file("create a directory in", &of_all))?;
-    checkpoint::fetch(run, copies.path(), |_| true).await?;
+    checkpoint::fetch(run, copies.path(), is_needed).await?;
     for copy in JournalFile::segments(copies.path())? {
         let copy = copy.open()?;
         let own = segments

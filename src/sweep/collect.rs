@@ -173,15 +173,8 @@ impl Sweep {
     }
 
     pub(super) fn lock_options(&self) -> LockOptions {
-        let scope = match self.settings.shard {
-            Some(shard) => LockScope::Shard {
-                index: shard.index(),
-                count: shard.count(),
-            },
-            None => LockScope::Run,
-        };
         LockOptions {
-            scope,
+            scope: LockScope::of(self.settings.shard),
             lease: match (self.settings.lease, self.run.local_path()) {
                 (Some(lease), _) => lease.duration(),
                 (None, Some(_)) => LEASE,

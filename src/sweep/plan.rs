@@ -28,6 +28,7 @@ use crate::report::{Estimate, SweepPlan};
 use crate::run::RunStep;
 use crate::schema::{ATTEMPTS, ROLLOUTS, TASK_INDEX, TASKS};
 use crate::session::{self, RunTables};
+use crate::store::LockScope;
 
 /// Bytes of requests, about, that a batch of rows may hold.
 const BATCH_BYTES: u64 = 4 * 1024 * 1024;
@@ -168,7 +169,7 @@ impl Sweep {
         let spooled = RunTables::look(self.inputs.spool.store()).await?;
         // Rows of a run that is replaced do not count, though they may still exist.
         let landed = match self.start.found() {
-            Some(_) => RunTables::look(&self.run).await?,
+            Some(_) => RunTables::look_for(&self.run, LockScope::of(shard)).await?,
             None => spooled.clone(),
         };
         for (table, of) in [(TASKS, &spooled), (ROLLOUTS, &landed), (ATTEMPTS, &landed)] {

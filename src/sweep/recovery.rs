@@ -48,7 +48,7 @@ impl Recovery<'_> {
     pub(super) async fn recover(&self) -> Result<bool, Error> {
         let _alone = alone(self.run, self.writer.scope()).await?;
         let mut any = self.set_damaged_parts_aside().await?;
-        let tables = RunTables::look(self.run).await?;
+        let tables = RunTables::look_for(self.run, self.writer.scope()).await?;
         for rows in tables.segments() {
             if is_left(rows.segment.name(), self.writer) {
                 self.recover_segment(rows).await?;
@@ -66,7 +66,7 @@ impl Recovery<'_> {
     }
 
     async fn set_damaged_parts_aside(&self) -> Result<bool, Error> {
-        let tables = RunTables::look(self.run).await?;
+        let tables = RunTables::look_for(self.run, self.writer.scope()).await?;
         let mut any = false;
         for part in tables.damaged() {
             let name = SegmentName::of_part(part.as_ref());

@@ -2,7 +2,10 @@
 
 use rollstream::SweepReport;
 use rollstream::config::Settings;
+use rollstream::outcome::OutcomeBatchBuilder;
+use rollstream::session::RunTables;
 use rollstream::sim::{AgentConfig, FaultKind, FaultRates, Sim, SimConfig};
+use rollstream::store::{Checkpointer, LockScope, RunStore, SegmentName, SegmentWriter};
 
 use super::landed;
 use super::workspace::{Workspace, quick, sweep, tasks};
@@ -78,4 +81,38 @@ async fn a_run_in_an_object_store_is_what_it_is_on_disk() {
     );
 
     assert!(landed::segments(&place.path("state")).is_empty());
+}
+
+/// Copies the journal of a writer that was lost with its machine.
+async fn lose(run: &RunStore, name: &str) {
+    let name: SegmentName = name.parse().unwrap();
+    let mut writer = SegmentWriter::create(run.journal_dir(), name).unwrap();
+    writer
+        .append(&OutcomeBatchBuilder::new().finish().unwrap())
+        .unwrap();
+    writer.seal();
+    let mut copies = Checkpointer::new(run.clone(), name.epoch).unwrap();
+    copies.checkpoint().await.unwrap();
+    std::fs::remove_dir_all(run.journal_dir()).unwrap();
+}
+
+#[tokio::test]
+async fn a_shard_reads_the_journals_of_others_only_if_one_may_have_had_its_rollouts() {
+    let state = tempfile::tempdir().unwrap();
+    let run = RunStore::open("memory:///run", Some(state.path())).unwrap();
+    let run = run.identified("1");
+    let epochs = async |share| {
+        let tables = RunTables::look_for(&run, share).await.unwrap();
+        let names = tables.segments().iter().map(|rows| rows.segment.name());
+        let mut epochs: Vec<u64> = names.map(|name| name.epoch).collect();
+        epochs.sort();
+        epochs
+    };
+    let first = LockScope::Shard { index: 1, count: 2 };
+    lose(&run, "0000000001-s1of2-p00-00000").await;
+    lose(&run, "0000000002-s2of2-p00-00000").await;
+    assert_eq!(epochs(LockScope::Run).await, [1, 2]);
+    assert_eq!(epochs(first).await, [1]);
+    lose(&run, "0000000003-s1of3-p00-00000").await;
+    assert_eq!(epochs(first).await, [1, 2, 3]);
 }

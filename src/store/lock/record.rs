@@ -9,6 +9,8 @@ use std::{env, fmt, fs, io, process};
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::{Deserialize, Serialize};
 
+use crate::config::Shard;
+
 /// Lease of a lock that can't be read.
 const DEFAULT_LEASE: Duration = Duration::from_secs(60);
 
@@ -236,6 +238,17 @@ pub enum LockScope {
 }
 
 impl LockScope {
+    /// The share of a run that a process has.
+    pub fn of(shard: Option<Shard>) -> Self {
+        match shard {
+            Some(shard) => Self::Shard {
+                index: shard.index(),
+                count: shard.count(),
+            },
+            None => Self::Run,
+        }
+    }
+
     /// Whether two writers could write the same rollout. Shards of different counts always could.
     pub fn overlaps(self, other: Self) -> bool {
         match (self, other) {
