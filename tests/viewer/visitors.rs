@@ -99,6 +99,7 @@ fn only_who_has_the_address_reads_and_nobody_writes() {
 #[test]
 fn it_prints_one_address_and_ends_when_it_is_interrupted() {
     let folder = run();
+    let before = folder.content();
     let token = "chosen-by_whoever-runs-it";
     let viewer = Viewer::of(folder.rollstream("view run --no-open --token").arg(token));
     let url = viewer.url.clone();
@@ -106,7 +107,6 @@ fn it_prints_one_address_and_ends_when_it_is_interrupted() {
         url.starts_with("http://127.0.0.1:") && url.ends_with(token),
         "{url}"
     );
-    let before = folder.content();
     assert_eq!(request("GET", &viewer.at("1/"), "").status, 200);
     let ended = viewer.interrupt().succeeded();
     assert_eq!(ended.stdout, format!("{url}/\n"));
