@@ -290,15 +290,22 @@ async fn parts_that_are_replaced_while_they_are_read_are_read_again() {
 
 #[tokio::test]
 async fn a_part_that_went_after_the_look_is_an_error_and_not_an_empty_part() {
-    let written = Written::new(RunState::Running).await;
-    let session = SessionContext::new_with_config(session::config());
-    let tables = RunTables::look(&written.run).await.unwrap();
-    tables.register(&session).await.unwrap();
-    let rows = session.sql("SELECT task_index FROM tasks").await.unwrap();
-    let part = written.run.local_path().unwrap().join("tasks/all.parquet");
-    fs::remove_file(part).unwrap();
-    let error = rows.collect().await.unwrap_err().to_string();
-    assert!(error.contains("run the command again"), "{error}");
+    let state = tempfile::tempdir().unwrap();
+    let memory = RunStore::open("memory:///run", Some(state.path())).unwrap();
+    let memory = memory.identified("1");
+    for written in [
+        Written::new(RunState::Running).await,
+        Written::at(memory, state, RunState::Running).await,
+    ] {
+        let session = SessionContext::new_with_config(session::config());
+        let tables = RunTables::look(&written.run).await.unwrap();
+        tables.register(&session).await.unwrap();
+        let rows = session.sql("SELECT task_index FROM tasks").await.unwrap();
+        let part = written.run.path("tasks/all.parquet");
+        written.run.delete(&part).await.unwrap();
+        let error = rows.collect().await.unwrap_err().to_string();
+        assert!(error.contains("run the command again"), "{error}");
+    }
 }
 
 #[tokio::test]

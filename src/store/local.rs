@@ -123,13 +123,6 @@ impl LocalStore {
         }
     }
 
-    /// A part that was there when its reader looked.
-    fn gone(&self, part: &Path) -> Error {
-        let why = "it is gone, since a sweep replaces its small parts when it ends; run the command again";
-        let gone = io::Error::new(ErrorKind::NotFound, why);
-        failed("read", &self.root().join(part.as_ref()))(gone)
-    }
-
     fn nothing_at(&self, location: &Path) -> Error {
         failed("read", &self.disk.root.join(location.as_ref()))(ErrorKind::NotFound.into())
     }
@@ -354,10 +347,6 @@ impl ObjectStore for LocalStore {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        // DataFusion lists a file that it does not find as if it were a directory. The rows of a part must not be missed so.
-        if let Some(part) = prefix.filter(|prefix| prefix.extension() == Some("parquet")) {
-            return stream::iter([Err(self.gone(part))]).boxed();
-        }
         let staging = Path::from(STAGING);
         match self.reader() {
             Ok(Some(reader)) => reader

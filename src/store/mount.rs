@@ -11,8 +11,8 @@ use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
 use super::patient::{Patience, may_pass, patiently};
@@ -77,6 +77,16 @@ impl Mount {
         };
         let deleted = patiently(self.patience.as_ref(), delete).await;
         deleted.unwrap_or_else(|error| vec![Err(error)])
+    }
+}
+
+/// A part that was there when its reader looked.
+fn gone(part: &Path) -> Error {
+    let why =
+        "it is gone, since a sweep replaces its small parts when it ends; run the command again";
+    Error::NotFound {
+        path: part.to_string(),
+        source: why.into(),
     }
 }
 
@@ -153,6 +163,10 @@ impl ObjectStore for Mount {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        // DataFusion lists a file that it does not find as if it were a directory. The rows of a part must not be missed so.
+        if let Some(part) = prefix.filter(|prefix| prefix.extension() == Some("parquet")) {
+            return stream::iter([Err(gone(part))]).boxed();
+        }
         let (mount, prefix) = (self.clone(), self.inside(prefix.unwrap_or(&self.at)));
         let listed = if self.patience.is_some() {
             let patient = self.clone();
