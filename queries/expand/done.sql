@@ -1,10 +1,10 @@
--- Rollouts that are done or have failed, and are not sent again: up to 64 of a task in a row.
+-- Rollouts that are done or have failed, and are not sent again. A row stands for up to 64 rollouts of a task.
 --
 -- Reads: rollouts, failed_rollouts.
 -- Columns: task_index, block (rollout_index / 64, rounded down), bits (bit rollout_index % 64 is set for those).
 --
--- Who asks whether a rollout is done joins it by task and block, and looks at its bit: the join holds a bit for a
--- rollout in place of two numbers and an entry of a hash table.
+-- To find out whether a rollout is done, join it by task and block, and look at its bit. So a join keeps one bit of each
+-- rollout in memory, instead of two numbers and an entry of a hash table.
 SELECT
     task_index,
     rollout_index >> 6 AS block,

@@ -298,7 +298,8 @@ impl Launch {
         }
     }
 
-    /// Fails if the program that started the servers has ended, or a server has died and the program had its time to end.
+    /// Fails if the program that started the servers has ended, or if a server has died and the program has not ended within
+    /// `patience`.
     fn check(&mut self, head: Option<&Head>, patience: Duration) -> Result<(), LaunchError> {
         let instances = head.map(Head::servers).unwrap_or_default();
         let dead: Vec<&Instance> = instances
@@ -308,8 +309,8 @@ impl Launch {
         if let Some(first) = dead.first() {
             let waited = self.gone_since.get_or_insert_with(Instant::now).elapsed();
             // All at once: the program that started them has ended, and is about to be reported.
-            let is_some = dead.len() == 1 || dead.len() < instances.len();
-            if self.servers.is_none() || (waited >= patience && is_some) {
+            let are_all = dead.len() > 1 && dead.len() == instances.len();
+            if self.servers.is_none() || (waited >= patience && !are_all) {
                 return Err(self.of_dead(first.name.clone()));
             }
         }

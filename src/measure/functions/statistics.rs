@@ -85,8 +85,7 @@ struct Builder {
 }
 
 impl Builder {
-    /// Appends the statistics of `scores`, which are put into another order, with the mean and deviation that they have in
-    /// theirs.
+    /// Appends the statistics of `scores`, whose mean and deviation the caller knows. Puts the scores into another order.
     fn append(&mut self, (mean, std): (f64, Option<f64>), scores: &mut [f64]) {
         let each = scores.iter().copied();
         let max = each.clone().reduce(|a, b| if b > a { b } else { a });
