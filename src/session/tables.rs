@@ -57,26 +57,58 @@ impl RunTables {
         Self::look_for(run, LockScope::Run).await
     }
 
-    /// Looks at what a share of a run may have rows in: without the copies of the journals of other shards, which may be
+    /// Looks at what a share of a run may have rows in: without the journals and parts of other shares, which may be
     /// hundreds that are at work.
     pub async fn look_for(run: &RunStore, share: LockScope) -> Result<Self> {
         let run = RunRecord::identify(run).await?;
         // The journal comes first. A segment that becomes a part afterwards is seen as that part, and then left out here;
         // otherwise its rows would be missed.
-        let mut segments = open_all(&run)?;
-        if run.local_path().is_none() {
-            add_copies(&run, share, &mut segments).await?;
+        let own = JournalFile::segments(run.journal_dir())?;
+        let mut names: Vec<SegmentName> = own.iter().map(JournalFile::name).collect();
+        let has_copies = run.local_path().is_none();
+        if has_copies {
+            let listed = checkpoint::list(&run).await?;
+            names.extend(listed.iter().map(|copy| copy.name));
+        }
+        // What a writer of more than this share left, those of other shares may have written again.
+        let is_wider = |name: &SegmentName| name.scope != share && name.scope.overlaps(share);
+        let share = if names.iter().any(is_wider) {
+            LockScope::Run
+        } else {
+            share
+        };
+        let is_needed = |name: SegmentName| name.scope.overlaps(share);
+        let needed = own.into_iter().filter(|segment| is_needed(segment.name()));
+        let mut segments = open_all(needed)?;
+        if has_copies {
+            add_copies(&run, is_needed, &mut segments).await?;
         }
         // A segment's part of `attempts` is published last. So these are listed first: if it is there, all other parts
         // of the segment are found, too.
-        let mut parts = BTreeMap::new();
-        for table in [
+        let tables = [
             schema::ATTEMPTS,
             schema::CALLS,
             schema::ROLLOUTS,
             schema::TASKS,
-        ] {
-            let of_table = run.checked_parts(table).await?;
+        ];
+        let mut tables = Self::without_journal(run, &tables, share).await?;
+        tables.segments = tables.decide(segments).await?;
+        Ok(tables)
+    }
+
+    /// Looks at the tasks of a run, and at nothing else.
+    pub async fn tasks(run: &RunStore) -> Result<Self> {
+        Self::without_journal(run.clone(), &[schema::TASKS], LockScope::Run).await
+    }
+
+    async fn without_journal(
+        run: RunStore,
+        tables: &[&'static str],
+        share: LockScope,
+    ) -> Result<Self> {
+        let mut parts = BTreeMap::new();
+        for table in tables {
+            let of_table = run.checked_parts_for(table, share).await?;
             for part in &of_table.damaged {
                 run.tell(|| {
                     format!(
@@ -87,15 +119,13 @@ impl RunTables {
                     )
                 });
             }
-            parts.insert(table, of_table);
+            parts.insert(*table, of_table);
         }
-        let mut tables = Self {
+        Ok(Self {
             run,
             parts,
             segments: Vec::new(),
-        };
-        tables.segments = tables.decide(segments).await?;
-        Ok(tables)
+        })
     }
 
     /// Returns the run.
@@ -116,6 +146,11 @@ impl RunTables {
     /// Returns the damaged parts, whose rows are missing.
     pub fn damaged(&self) -> impl Iterator<Item = &Path> {
         self.parts.values().flat_map(|parts| &parts.damaged)
+    }
+
+    /// Whether any attempt is on record, or in the journal.
+    pub fn has_attempts(&self) -> bool {
+        !self.parts(schema::ATTEMPTS).is_empty() || !self.segments.is_empty()
     }
 
     /// Registers `tasks`, `rollouts`, `attempts` and `calls`.
@@ -316,10 +351,12 @@ async fn published(run: &RunStore) -> Result<HashSet<Path>, StoreError> {
     Ok(parts)
 }
 
-/// Opens the segments on this machine. A segment that disappears meanwhile has become parts.
-fn open_all(run: &RunStore) -> Result<Vec<OpenSegment>, StoreError> {
+/// Opens segments on this machine. A segment that disappears meanwhile has become parts.
+fn open_all(
+    segments: impl IntoIterator<Item = JournalFile>,
+) -> Result<Vec<OpenSegment>, StoreError> {
     let mut opened = Vec::new();
-    for segment in JournalFile::segments(run.journal_dir())? {
+    for segment in segments {
         match segment.open() {
             Ok(open) => opened.push(open),
             Err(_) if !segment.path().exists() => {}
@@ -329,18 +366,12 @@ fn open_all(run: &RunStore) -> Result<Vec<OpenSegment>, StoreError> {
     Ok(opened)
 }
 
-/// Adds the copies in the store that are longer than the segments of this machine, as far as `share` needs them.
+/// Adds the copies in the store that are longer than the segments of this machine.
 async fn add_copies(
     run: &RunStore,
-    share: LockScope,
+    is_needed: impl Fn(SegmentName) -> bool,
     segments: &mut Vec<OpenSegment>,
 ) -> Result<(), StoreError> {
-    let listed = checkpoint::list(run).await?;
-    let copied = listed.iter().map(|copy| copy.name);
-    let mut names = copied.chain(segments.iter().map(OpenSegment::name));
-    // What a writer of more than this share left, those of other shares may have written again.
-    let needs_all = names.any(|name| name.scope != share && name.scope.overlaps(share));
-    let is_needed = |name: SegmentName| needs_all || name.scope.overlaps(share);
     // An open file can be read after its directory is removed.
     let of_all = std::env::temp_dir();
     let copies = Scratch::new().map_err(StoreError::file("create a directory in", &of_all))?;

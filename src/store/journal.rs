@@ -86,7 +86,7 @@ impl JournalFile {
     }
 }
 
-/// Name of a file of a journal, `EPOCH-SCOPE-pPARTITION-NUMBER`. The parts that a segment becomes have the same name.
+/// Name of a file of a journal, `EPOCH-SCOPE-ORIGIN-NUMBER`. The parts that a segment becomes have the same name.
 ///
 /// Names sort by epoch. No two writers of a run have the same epoch, so no two ever write the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,10 +95,28 @@ pub struct SegmentName {
     pub epoch: u64,
     /// Share of the run that the writer's lock covers.
     pub scope: LockScope,
-    /// Partition of the writer's plan.
-    pub partition: usize,
+    /// Where its rows come from.
+    pub origin: Origin,
     /// Number of the file, unique within its writer.
     pub number: u32,
+}
+
+/// Where the rows of a segment come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Origin {
+    /// A partition of the writer's plan, `pNUMBER`.
+    Partition(usize),
+    /// A writer of another share, `recovered`: rows of any share.
+    Recovered,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Partition(number) => write!(formatter, "p{number:02}"),
+            Self::Recovered => formatter.write_str("recovered"),
+        }
+    }
 }
 
 impl SegmentName {
@@ -106,6 +124,11 @@ impl SegmentName {
     pub fn of_part(path: &str) -> Option<Self> {
         let (_, file) = path.rsplit_once('/').unwrap_or(("", path));
         file.strip_suffix(".parquet")?.parse().ok()
+    }
+
+    /// Whether it may have rows of a share of the run.
+    pub fn may_have_rows_of(&self, share: LockScope) -> bool {
+        self.origin == Origin::Recovered || self.scope.overlaps(share)
     }
 
     /// Whether the writer of `other` could have taken over and written rows of this segment again: it came later,
@@ -120,7 +143,7 @@ impl fmt::Display for SegmentName {
         let Self {
             epoch,
             scope,
-            partition,
+            origin,
             number,
         } = self;
         write!(formatter, "{epoch:010}-")?;
@@ -128,7 +151,7 @@ impl fmt::Display for SegmentName {
             LockScope::Run => formatter.write_str("run")?,
             LockScope::Shard { index, count } => write!(formatter, "s{index}of{count}")?,
         }
-        write!(formatter, "-p{partition:02}-{number:05}")
+        write!(formatter, "-{origin}-{number:05}")
     }
 }
 
@@ -154,12 +177,15 @@ impl FromStr for SegmentName {
                     }
                 }
             };
-            let partition = fields.next()?.strip_prefix('p')?.parse().ok()?;
+            let origin = match fields.next()? {
+                "recovered" => Origin::Recovered,
+                partition => Origin::Partition(partition.strip_prefix('p')?.parse().ok()?),
+            };
             let number = fields.next()?.parse().ok()?;
             let name = Self {
                 epoch,
                 scope,
-                partition,
+                origin,
                 number,
             };
             // Accepts the canonical spelling only: two spellings of one name would count as two segments.
@@ -176,14 +202,16 @@ mod tests {
     #[test]
     fn a_name_is_read_as_it_is_written() {
         let shard = LockScope::Shard { index: 2, count: 8 };
-        for (scope, text) in [
-            (LockScope::Run, "0000000003-run-p01-00007"),
-            (shard, "0000000003-s2of8-p01-00007"),
+        let first = Origin::Partition(1);
+        for (scope, origin, text) in [
+            (LockScope::Run, first, "0000000003-run-p01-00007"),
+            (shard, first, "0000000003-s2of8-p01-00007"),
+            (shard, Origin::Recovered, "0000000003-s2of8-recovered-00007"),
         ] {
             let name = SegmentName {
                 epoch: 3,
                 scope,
-                partition: 1,
+                origin,
                 number: 7,
             };
             assert_eq!(name.to_string(), text);

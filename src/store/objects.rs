@@ -18,7 +18,7 @@ use super::part::PartExchange;
 use super::patient::Patience;
 use super::place::{JOURNAL, RunStore};
 use super::upload::{Upload, abort_left};
-use super::{StoreError, checkpoint, error};
+use super::{LockScope, SegmentName, StoreError, checkpoint, error};
 use crate::schema;
 
 /// Directory of parts that were found damaged.
@@ -222,7 +222,20 @@ impl RunStore {
     /// Tells the parts of a table that are whole from those that are damaged, both in the order of their names: a power
     /// cut or a copy that ended early left less of them than was written.
     pub async fn checked_parts(&self, table: &str) -> Result<CheckedParts, StoreError> {
-        let listed = self.listed_parts(table).await?;
+        self.checked_parts_for(table, LockScope::Run).await
+    }
+
+    /// [`Self::checked_parts`] that may have rows of a share of the run.
+    pub async fn checked_parts_for(
+        &self,
+        table: &str,
+        share: LockScope,
+    ) -> Result<CheckedParts, StoreError> {
+        let mut listed = self.listed_parts(table).await?;
+        listed.retain(|part| {
+            let segment = SegmentName::of_part(part.location.as_ref());
+            segment.is_none_or(|name| name.may_have_rows_of(share))
+        });
         let checks = listed.into_iter().map(|meta| async move {
             let is_whole = self.is_whole(&meta).await?;
             Ok((meta.location, is_whole))

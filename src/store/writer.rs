@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::sync::{RwLock, RwLockReadGuard, watch};
 use tokio::time::Instant;
 
-use super::{LockScope, SegmentName};
+use super::LockScope;
+use super::journal::{Origin, SegmentName};
 
 /// A writer of a run, valid for as long as its lock is held.
 ///
@@ -60,10 +61,23 @@ impl Writer {
 
     /// Makes a new name for a file of its journal.
     pub fn segment(&self, partition: usize) -> SegmentName {
+        self.name(Origin::Partition(partition))
+    }
+
+    /// Makes a new name for what it recovers of a writer of the share `of`.
+    pub fn recovered(&self, of: LockScope) -> SegmentName {
+        if of == self.scope {
+            self.segment(0)
+        } else {
+            self.name(Origin::Recovered)
+        }
+    }
+
+    fn name(&self, origin: Origin) -> SegmentName {
         SegmentName {
             epoch: self.epoch,
             scope: self.scope,
-            partition,
+            origin,
             number: self.next.fetch_add(1, Ordering::Relaxed),
         }
     }

@@ -20,9 +20,9 @@ use crate::store::{
 };
 
 impl Sweep {
-    /// Creates or repairs the run, and counts what is pending. It runs under the lock, and checks again what was read
-    /// before the lock was held.
-    pub(super) async fn begin(&mut self, writer: &Arc<Writer>) -> Result<(), Error> {
+    /// Creates or repairs the run, counts what is pending, and returns what has landed. It runs under the lock, and checks
+    /// again what was read before the lock was held.
+    pub(super) async fn begin(&mut self, writer: &Arc<Writer>) -> Result<RunTables, Error> {
         make_directory(&self.run)?;
         if self.start == Start::Replaced {
             self.run.clear().await.map_err(StoreError::of_output)?;
@@ -73,7 +73,8 @@ impl Sweep {
             // From now on, landed rows count as they do in a resumed run.
             self.start = Start::Resumed(Found::unfinished(&self.record));
         }
-        self.count().await?;
+        let landed = self.landed(self.settings.shard).await?;
+        self.count(&landed).await?;
         if !is_created && self.role != Role::Executor {
             if self.counts.iter().any(|agent| agent.num_pending() > 0) {
                 self.record.started_at = Some(now());
@@ -81,7 +82,7 @@ impl Sweep {
             let saved = self.record.save(&self.run).await;
             saved.map_err(StoreError::of_output)?;
         }
-        Ok(())
+        Ok(landed)
     }
 
     /// Refuses a run that another process has changed since the sweep was prepared.
@@ -152,7 +153,7 @@ impl Sweep {
         }
         let session = session::config().with_target_partitions(1);
         let session = SessionContext::new_with_config(session);
-        let tasks = RunTables::look(self.inputs.spool.store()).await?;
+        let tasks = RunTables::tasks(self.inputs.spool.store()).await?;
         let tasks = tasks.table(&session, TASKS).await?;
         let columns = ["agent_name", "request", "source_file", "source_line"];
         let mut tasks = Rows::start(tasks.select_columns(&columns)?, Task::rows).await?;
@@ -177,14 +178,17 @@ impl Sweep {
         Err(AgentError::Tasks { findings, count }.into())
     }
 
-    async fn count(&mut self) -> Result<(), Error> {
-        let session = self.session(self.settings.shard).await?;
+    async fn count(&mut self, landed: &RunTables) -> Result<(), Error> {
+        let session = self.session(landed, self.settings.shard).await?;
         self.counts = expand::counts(&session).await?;
-        self.prior = expand::prior(&session).await?;
+        let mut failed = Vec::new();
+        if landed.has_attempts() {
+            self.prior = expand::prior(&session).await?;
+            failed = expand::failed_classes(&session).await?;
+        }
         if self.run.has_damaged().await? {
             expand::add_lost(&session, &mut self.prior).await?;
         }
-        let failed = expand::failed_classes(&session).await?;
         let prices = Price::of_agents(&self.settings);
         self.progress.begin(self.counts.iter().map(|agent| {
             let own = failed.iter().filter(|of| of.agent_name == agent.agent_name);

@@ -21,6 +21,7 @@ use crate::land::LandContext;
 use crate::progress::{Phase, Progress};
 use crate::report::SweepReport;
 use crate::run::{DispatchBudget, FailureLimits, RunContext, Shutdown, StopReason};
+use crate::session::RunTables;
 use crate::store::{
     DispatchLogs, LockOptions, LockScope, RunLock, RunState, RunStore, StoreError, Writer,
 };
@@ -191,18 +192,18 @@ impl Sweep {
         begun: impl FnOnce(&Progress),
     ) -> Result<Done, Error> {
         let shutdown = self.shutdown.clone();
-        tokio::select! {
+        let landed = tokio::select! {
             begun = self.begin(writer) => begun?,
             // A later resume recovers what this one did not.
             () = shutdown.aborting() => return Ok(Done { is_cut_off: true, ..Done::default() }),
-        }
+        };
         begun(&self.progress);
         let pending: u64 = self.counts.iter().map(AgentCounts::num_pending).sum();
         let landed = if pending == 0 || self.role == Role::Driver {
             Ok(Vec::new())
         } else {
             let _live = self.start_live()?;
-            self.dataflow(writer).await
+            self.dataflow(writer, &landed).await
         };
         self.progress.enter(Phase::Finishing);
         let unchanged = self
@@ -235,7 +236,11 @@ impl Sweep {
     }
 
     /// Executes the plan, from source to sink, and returns the paths of the parts that it published.
-    async fn dataflow(&mut self, writer: &Arc<Writer>) -> Result<Vec<String>, Error> {
+    async fn dataflow(
+        &mut self,
+        writer: &Arc<Writer>,
+        landed: &RunTables,
+    ) -> Result<Vec<String>, Error> {
         let settings = &self.settings;
         let is_limited = |agent: &AgentSettings| agent.concurrency.is_some();
         let many = self.counts.len() > 1 || settings.agents.values().any(is_limited);
@@ -294,7 +299,7 @@ impl Sweep {
             .with_extension(Arc::new(run))
             .with_extension(Arc::new(land));
         let session = self
-            .dispatching(config, self.partitions(&self.counts))
+            .dispatching(landed, config, self.partitions(&self.counts))
             .await?;
         let plan = self.physical(&session).await?;
         let landed = published(execute_stream(plan, session.task_ctx())?, &self.shutdown);

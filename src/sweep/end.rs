@@ -288,7 +288,8 @@ impl Sweep {
     /// Counts the rollouts of the whole run, of which this process may work on a share.
     pub(super) async fn counts_of_all(&self) -> Result<RunCounts, Error> {
         let counts = unless_replaced(&self.run, || async {
-            let session = self.session(None).await?;
+            let landed = self.landed(None).await?;
+            let session = self.session(&landed, None).await?;
             Ok(expand::counts(&session).await?)
         });
         let counts = counts.await?;

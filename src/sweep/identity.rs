@@ -205,10 +205,10 @@ row! {
 /// A table can't be read.
 pub(super) async fn lost(run: &RunStore, spool: &Spool) -> Result<Vec<String>, Error> {
     let session = SessionContext::new_with_config(session::config());
-    let before = RunTables::look(run).await?;
+    let before = RunTables::tasks(run).await?;
     let before = before.table(&session, TASKS).await?;
     session.register_table("tasks_before", before.into_view())?;
-    let tasks = RunTables::look(spool.store()).await?;
+    let tasks = RunTables::tasks(spool.store()).await?;
     let tasks = tasks.table(&session, TASKS).await?;
     session.register_table(TASKS, tasks.into_view())?;
     let mut lost = Vec::new();

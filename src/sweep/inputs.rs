@@ -196,7 +196,7 @@ impl Inputs {
         }
 
         let session = SessionContext::new_with_config(session::config().with_target_partitions(1));
-        let tasks = RunTables::look(run).await?;
+        let tasks = RunTables::tasks(run).await?;
         let tasks = tasks.table(&session, TASKS).await?;
         session.register_table(TASKS, tasks.into_view())?;
         let (summary, num_bytes) = summary(&session).await?;

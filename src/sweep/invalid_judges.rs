@@ -46,7 +46,7 @@ type Moved = HashMap<Key, String>;
 /// A part can't be read or written.
 pub(super) async fn retry(run: &RunStore, writer: &Writer) -> Result<usize, Error> {
     let mut count = 0;
-    for part in run.checked_parts(ROLLOUTS).await?.whole {
+    for part in run.checked_parts_for(ROLLOUTS, writer.scope()).await?.whole {
         let path = part.as_ref();
         let Some((_, file)) = path.rsplit_once('/') else {
             continue;

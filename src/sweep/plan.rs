@@ -39,10 +39,11 @@ impl Sweep {
     /// # Errors
     /// The plan can't be made.
     pub async fn plan(&self) -> Result<SweepPlan, Error> {
-        let session = self.session(self.settings.shard).await?;
+        let landed = self.landed(self.settings.shard).await?;
+        let session = self.session(&landed, self.settings.shard).await?;
         let agents = expand::counts(&session).await?;
         let partitions = self.partitions(&agents);
-        let session = self.dispatching(self.config(), partitions).await?;
+        let session = self.dispatching(&landed, self.config(), partitions).await?;
         let plan = self.physical(&session).await?;
         let means = expand::means(&session).await?;
         Ok(SweepPlan {
@@ -114,13 +115,23 @@ impl Sweep {
             .with_batch_size(rows.clamp(1, 4096))
     }
 
+    /// Looks at what has landed of a share of the run, or of all of it.
+    pub(super) async fn landed(&self, shard: Option<Shard>) -> QueryResult<RunTables> {
+        match self.start.found() {
+            Some(_) => RunTables::look_for(&self.run, LockScope::of(shard)).await,
+            // Rows of a run that is replaced do not count, though they may still exist.
+            None => RunTables::tasks(self.inputs.spool.store()).await,
+        }
+    }
+
     /// Makes a session whose tasks are in `partitions` partitions, in the order of dispatch.
     pub(super) async fn dispatching(
         &self,
+        landed: &RunTables,
         config: SessionConfig,
         partitions: usize,
     ) -> Result<SessionContext, Error> {
-        self.session_with(config, self.settings.shard, Some(partitions))
+        self.session_with(config, landed, self.settings.shard, Some(partitions))
             .await
     }
 
@@ -145,8 +156,13 @@ impl Sweep {
     }
 
     /// Makes a session with a share of the tasks, or all, in the order of the input.
-    pub(super) async fn session(&self, shard: Option<Shard>) -> Result<SessionContext, Error> {
-        self.session_with(session::config(), shard, None).await
+    pub(super) async fn session(
+        &self,
+        landed: &RunTables,
+        shard: Option<Shard>,
+    ) -> Result<SessionContext, Error> {
+        self.session_with(session::config(), landed, shard, None)
+            .await
     }
 
     /// Makes a session with the tasks of the sweep, earlier answers, and the views of [`expand`] over them. The tasks
@@ -154,6 +170,7 @@ impl Sweep {
     async fn session_with(
         &self,
         config: SessionConfig,
+        landed: &RunTables,
         shard: Option<Shard>,
         dealt: Option<usize>,
     ) -> Result<SessionContext, Error> {
@@ -166,13 +183,8 @@ impl Sweep {
             .with_query_planner(Arc::new(Planner))
             .build();
         let session = SessionContext::new_with_state(state);
-        let spooled = RunTables::look(self.inputs.spool.store()).await?;
-        // Rows of a run that is replaced do not count, though they may still exist.
-        let landed = match self.start.found() {
-            Some(_) => RunTables::look_for(&self.run, LockScope::of(shard)).await?,
-            None => spooled.clone(),
-        };
-        for (table, of) in [(TASKS, &spooled), (ROLLOUTS, &landed), (ATTEMPTS, &landed)] {
+        let spooled = RunTables::tasks(self.inputs.spool.store()).await?;
+        for (table, of) in [(TASKS, &spooled), (ROLLOUTS, landed), (ATTEMPTS, landed)] {
             let mut rows = of.table(&session, table).await?;
             if let Some(shard) = shard {
                 rows = share(rows, shard)?;

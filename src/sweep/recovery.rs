@@ -47,8 +47,11 @@ impl Recovery<'_> {
     /// Recovers everything, and returns whether there was anything.
     pub(super) async fn recover(&self) -> Result<bool, Error> {
         let _alone = alone(self.run, self.writer.scope()).await?;
-        let mut any = self.set_damaged_parts_aside().await?;
-        let tables = RunTables::look_for(self.run, self.writer.scope()).await?;
+        let mut tables = RunTables::look_for(self.run, self.writer.scope()).await?;
+        let mut any = self.set_damaged_parts_aside(&tables).await?;
+        if any {
+            tables = RunTables::look_for(self.run, self.writer.scope()).await?;
+        }
         for rows in tables.segments() {
             if is_left(rows.segment.name(), self.writer) {
                 self.recover_segment(rows).await?;
@@ -65,8 +68,7 @@ impl Recovery<'_> {
         Ok(any)
     }
 
-    async fn set_damaged_parts_aside(&self) -> Result<bool, Error> {
-        let tables = RunTables::look_for(self.run, self.writer.scope()).await?;
+    async fn set_damaged_parts_aside(&self, tables: &RunTables) -> Result<bool, Error> {
         let mut any = false;
         for part in tables.damaged() {
             let name = SegmentName::of_part(part.as_ref());
@@ -91,7 +93,7 @@ impl Recovery<'_> {
         }
         // Under a new name: the file may be a copy that is shorter than its original, and must not be taken for
         // the whole of it.
-        let to = self.writer.segment(0);
+        let to = self.writer.recovered(name.scope);
         let (_, damages) = self.sink.commit(segment, to, decisions).await?;
         let (repeated, superseded) = (decisions.num_repeated(), decisions.num_superseded());
         if repeated + superseded > 0 {
@@ -129,7 +131,8 @@ impl Recovery<'_> {
         let session = SessionContext::new_with_config(session::config());
         let rows = session::part(&session, self.run, &answers, &schema::rollouts())?;
         let tables = RunTables::look(self.run).await?;
-        let mut transaction = self.sink.begin(self.writer.segment(0)).await?;
+        let to = self.writer.recovered(name.scope);
+        let mut transaction = self.sink.begin(to).await?;
         let mut any = false;
         let mut batches = rows.execute_stream().await?;
         while let Some(batch) = batches.try_next().await? {
@@ -214,7 +217,10 @@ impl Recovery<'_> {
                 let decisions = ledger.decide(Row::of(&batch).map_err(Error::defect)?);
                 let transaction = match &mut transaction {
                     Some(begun) => begun,
-                    none => none.insert(self.sink.begin(self.writer.segment(0)).await?),
+                    none => {
+                        let to = self.writer.recovered(log.scope);
+                        none.insert(self.sink.begin(to).await?)
+                    }
                 };
                 transaction.write(&batch, &decisions).await?;
             }

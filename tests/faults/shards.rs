@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::ledger::Attempt;
 use super::scene::{Scene, all_but, rollouts, tasks};
 
 const SHARDS: [&str; 2] = ["1/2", "2/2"];
@@ -61,4 +62,27 @@ fn one_of_two_processes_is_killed_and_gone_on_with_while_the_other_works() {
     other.end().succeeded();
     scene.is_done_but_for(&[]);
     is_shared_out(&scene);
+}
+
+#[test]
+fn rollouts_that_one_process_recovers_for_all_are_not_sent_again_by_another() {
+    let scene = Scene::slow(20);
+    let options = "--concurrency 2 --part-size 4KiB --disable-aggregation";
+    let killed = scene.collect(options).start();
+    scene
+        .agents
+        .until("it runs", |agents| agents.num_requests() >= rollouts() / 2);
+    killed.signal("KILL");
+    killed.end();
+    for shard in SHARDS {
+        let again = format!("{options} --resume --shard {shard}");
+        scene.collect(&again).start().end().succeeded();
+    }
+    scene.is_done_but_for(&[]);
+    let ledger = scene.ledger();
+    let recovered = |row: &&Attempt| row.part.contains("s1of2-recovered");
+    let recovered = ledger.attempts.iter().filter(recovered).count() as u64;
+    assert!(recovered > rollouts() / 4, "{recovered}");
+    // What was in flight.
+    assert!(scene.agents.num_requests() <= rollouts() + 2);
 }

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::{Committed, Key, Ledger, Row, SegmentName};
 use crate::store::LockScope;
+use crate::store::journal::Origin;
 
 const MACHINES: usize = 3;
 const KEYS: i64 = 6;
@@ -147,7 +148,7 @@ impl World {
             SegmentName {
                 epoch,
                 scope: LockScope::Run,
-                partition: 0,
+                origin: Origin::Partition(0),
                 number,
             }
         };
