@@ -1,6 +1,7 @@
 //! `rollstream ls`: the runs below a directory or a prefix of a bucket.
 
 use clap::Args;
+use datafusion::common::runtime::SpawnedTask;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::output::{Exit, note, print, warn};
@@ -50,9 +51,13 @@ pub(super) async fn ls(args: LsArgs) -> Result<Exit, Error> {
         relative if place == "." => relative.to_owned(),
         relative => format!("{}/{relative}", place.trim_end_matches('/')),
     });
+    // As tasks, so that all cores plan and read.
     let looked = stream::iter(runs.collect::<Vec<_>>()).map(|place| async move {
-        let run = open(&place)?;
-        Ok::<_, Error>(RunStatus::of(&run).await.map_err(|error| (place, error)))
+        let look = SpawnedTask::spawn(async move {
+            let run = open(&place)?;
+            Ok::<_, Error>(RunStatus::of(&run).await.map_err(|error| (place, error)))
+        });
+        look.join().await.map_err(Error::defect)?
     });
     let looked: Vec<_> = looked.buffered(AT_ONCE).try_collect().await?;
     let mut runs = Vec::new();

@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::ClusterError;
 use super::board::{Board, Control, FoundSpec, INTERVAL, Order, ShardReport, Spec, Withdrawal};
 use super::limits;
 use super::plan::ShardStep;
-use crate::config::{Bytes, MemoryPlan, Settings, Span};
+use crate::config::{Settings, Span};
 use crate::error::Error;
 use crate::progress::{AgentProgress, Progress};
 use crate::run::{DispatchBudget, Registry, Shutdown, StopReason};
@@ -60,6 +60,8 @@ struct KnownDriver {
     beat: u64,
     heard: Instant,
     limits: CallLimits,
+    /// Its sweep, once a shard of it has begun.
+    sweep: Arc<OnceCell<Sweep>>,
 }
 
 /// A shard that runs.
@@ -86,7 +88,7 @@ impl ShardWorker {
     }
 
     /// Returns what the shards of a sweep share in this process.
-    fn limits(&self, board: &Board, spec: &Spec) -> CallLimits {
+    fn shared(&self, board: &Board, spec: &Spec) -> (CallLimits, Arc<OnceCell<Sweep>>) {
         let mut drivers = self.drivers.lock().unwrap_or_else(PoisonError::into_inner);
         drivers.retain(|_, driver| driver.heard.elapsed() < FORGOTTEN);
         let elapsed = spec.began.elapsed().unwrap_or_default();
@@ -99,8 +101,9 @@ impl ShardWorker {
                 budget: DispatchBudget::of(&spec.settings, elapsed),
                 shards: self.slots as u64,
             },
+            sweep: Arc::default(),
         });
-        driver.limits.clone()
+        (driver.limits.clone(), Arc::clone(&driver.sweep))
     }
 
     /// Returns the part of the slots of a sweep that this executor has.
@@ -229,9 +232,17 @@ impl ShardWorker {
             // A task of a sweep that has ended.
             FoundSpec::Missing => return Ok(()),
         };
-        let limits = self.limits(&board, &spec);
+        let (limits, sweep) = self.shared(&board, &spec);
         let settings = limits::of_executor(spec.settings.clone(), self.part(&spec));
-        let settings = self.of_shard(settings, step, number)?;
+        let shard = format!("{number}/{}", step.count).parse();
+        let shard = shard.map_err(Error::Usage)?;
+        let settings = Settings {
+            output: Some(step.run.clone()),
+            state_dir: self.state_dir.clone(),
+            shard: Some(shard),
+            checkpoint_interval: settings.checkpoint_interval.min(CHECKPOINTS),
+            ..settings
+        };
         let lease = settings.lease.map_or(DRIVER_LEASE, Span::duration);
         if self.order(&board, lease).await != Order::Send || self.is_stopped() {
             return Ok(());
@@ -239,7 +250,8 @@ impl ShardWorker {
         let grace = settings.grace.duration();
         self.grace
             .send_modify(|longest| *longest = grace.max(*longest));
-        let sweep = Sweep::prepare(settings).await?;
+        let sweep = sweep.get_or_try_init(|| Sweep::prepare(settings)).await?;
+        let sweep = sweep.for_shard(shard, self.slots);
         let (progress, shutdown) = (sweep.progress(), sweep.shutdown());
         let shard = Shard {
             worker: self,
@@ -265,25 +277,6 @@ impl ShardWorker {
         report.works = false;
         shard.tell(&mut report).await;
         done
-    }
-
-    /// Returns the settings for one shard of a sweep.
-    fn of_shard(
-        &self,
-        settings: Settings,
-        step: &ShardStep,
-        number: u32,
-    ) -> Result<Settings, Error> {
-        let shard = format!("{number}/{}", step.count).parse();
-        let memory = (MemoryPlan::of(&settings).total >> 20) / self.slots.max(1) as u64;
-        Ok(Settings {
-            output: Some(step.run.clone()),
-            state_dir: self.state_dir.clone(),
-            shard: Some(shard.map_err(Error::Usage)?),
-            memory: Some(Bytes::from_mib(u32::try_from(memory).unwrap_or(u32::MAX))),
-            checkpoint_interval: settings.checkpoint_interval.min(CHECKPOINTS),
-            ..settings
-        })
     }
 }
 

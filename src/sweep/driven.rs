@@ -1,13 +1,15 @@
 //! A sweep whose shards run elsewhere: [`DrivenSweep`] begins and ends the run, and [`Sweep::collect_share`] is what an
 //! executor does for one shard in between. Both use the locks, the recovery and the landing of every other sweep.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures::FutureExt;
 
 use super::collect::Supervisor;
+use super::prepare::new_progress;
 use super::{CallLimits, Found, Role, Start, Sweep};
-use crate::config::Settings;
+use crate::config::{Bytes, MemoryPlan, Settings, Shard};
 use crate::error::Error;
 use crate::expand::AgentCounts;
 use crate::measure::Live;
@@ -47,7 +49,7 @@ impl DrivenSweep {
         let begun = async {
             let (writer, supervisor) = sweep.hold(&lock).await?;
             tokio::select! {
-                begun = sweep.begin(&writer) => begun,
+                begun = sweep.begin(&writer) => begun.map(drop),
                 lost = supervisor.watch(&lock) => Err(lost.into()),
                 // A later resume recovers what this one did not.
                 () = shutdown.aborting() => Ok(()),
@@ -125,6 +127,38 @@ impl DrivenSweep {
 }
 
 impl Sweep {
+    /// Returns the sweep of a shard, where this process works on `shards` at a time: each has a part of the memory, and all
+    /// have the same clients.
+    pub(crate) fn for_shard(&self, shard: Shard, shards: usize) -> Self {
+        let memory = (MemoryPlan::of(&self.settings).total >> 20) / shards.max(1) as u64;
+        let memory = u32::try_from(memory).unwrap_or(u32::MAX);
+        let settings = Settings {
+            shard: Some(shard),
+            memory: Some(Bytes::from_mib(memory)),
+            ..self.settings.clone()
+        };
+        Self {
+            progress: new_progress(&settings, self.rules),
+            settings,
+            rules: self.rules,
+            run: self.run.clone(),
+            inputs: Arc::clone(&self.inputs),
+            record: self.record.clone(),
+            start: self.start.clone(),
+            agents: self.agents.clone(),
+            counts: Vec::new(),
+            prior: HashMap::new(),
+            queries: self.queries.clone(),
+            checkpointer: None,
+            shutdown: Shutdown::default(),
+            groups: None,
+            nothing_scored: None,
+            live: None,
+            role: Role::Executor,
+            limits: CallLimits::default(),
+        }
+    }
+
     /// Sends the pending rollouts of the shard that the settings name, and lands their answers. Waits for the shard's lock.
     /// `limits` are those of all shards that this process works on. `begun` is told when the rollouts are counted.
     ///
@@ -135,7 +169,6 @@ impl Sweep {
         limits: CallLimits,
         begun: impl FnOnce(&Progress),
     ) -> Result<(), Error> {
-        self.role = Role::Executor;
         self.limits = limits;
         let place = self.run.clone();
         let lock = match self.take_lock(&place).await {

@@ -91,7 +91,7 @@ pub struct Sweep {
     settings: Settings,
     rules: &'static GymRules,
     run: RunStore,
-    inputs: Inputs,
+    inputs: Arc<Inputs>,
     record: RunRecord,
     start: Start,
     agents: Agents,

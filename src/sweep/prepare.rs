@@ -10,9 +10,9 @@ use super::{CallLimits, Found, Role, Start, Sweep, now};
 use crate::agent::{AgentError, Agents, HeadServer};
 use crate::config::{ConfigError, MODEL_AGENT, Routing, Settings};
 use crate::error::Error;
-use crate::gym::{GYM_07, GymChoice};
+use crate::gym::{GYM_07, GymChoice, GymRules};
 use crate::measure::{MetricQueries, zeros};
-use crate::progress::AgentProgress;
+use crate::progress::{AgentProgress, Progress};
 use crate::read::{Kind, ReadTasksError};
 use crate::run::Shutdown;
 use crate::schema::{self, SCHEMA_VERSION};
@@ -259,10 +259,11 @@ impl Sweep {
             rollouts: RunCounts::default(),
         };
         let mut sweep = Self {
+            progress: new_progress(&settings, rules),
             settings,
             rules,
             run: run.following(rules),
-            inputs,
+            inputs: Arc::new(inputs),
             record,
             start,
             agents,
@@ -270,7 +271,6 @@ impl Sweep {
             prior: HashMap::new(),
             queries,
             checkpointer: None,
-            progress: Arc::default(),
             shutdown: Shutdown::default(),
             groups: None,
             nothing_scored: None,
@@ -278,8 +278,6 @@ impl Sweep {
             role: Role::Collector,
             limits: CallLimits::default(),
         };
-        sweep.progress.follow(rules);
-        sweep.progress.show_failures(sweep.settings.show_failures);
         // Done rollouts are counted later, under the lock.
         let agents = sweep.inputs.summary.agents.iter();
         sweep.progress.begin(agents.map(|(name, rows)| {
@@ -294,6 +292,14 @@ impl Sweep {
         sweep.check_tasks().await?;
         Ok(sweep)
     }
+}
+
+/// Returns the progress of a sweep before anything is counted.
+pub(super) fn new_progress(settings: &Settings, rules: &'static GymRules) -> Arc<Progress> {
+    let progress = Progress::default();
+    progress.follow(rules);
+    progress.show_failures(settings.show_failures);
+    Arc::new(progress)
 }
 
 /// What a sweep finds at its output.
