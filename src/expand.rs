@@ -4,7 +4,7 @@
 //! that is still to be sent, [`prior`] tells what went wrong with them before, and [`counts`] counts them per agent. The
 //! sweep sends what is pending, and the status of a run counts it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use arrow::array::{
@@ -35,6 +35,7 @@ const EARLIER: &str = include_str!("../queries/expand/earlier.sql");
 const FAILED_CLASSES: &str = include_str!("../queries/expand/failed_classes.sql");
 const MEANS: &str = include_str!("../queries/expand/means.sql");
 const COUNTS: &str = include_str!("../queries/expand/counts.sql");
+const REQUEST_BYTES: &str = include_str!("../queries/expand/request_bytes.sql");
 
 row! {
     /// The rollouts that a sweep wants of an agent.
@@ -46,8 +47,6 @@ row! {
         pub num_tasks: u64,
         /// Rollouts of these tasks.
         pub num_rollouts: u64,
-        /// Bytes of their requests, about.
-        pub request_bytes: u64,
         /// Rollouts that are done already.
         pub num_done: u64,
         /// Rollouts that failed for good.
@@ -335,6 +334,23 @@ pub async fn counts(session: &SessionContext) -> Result<Vec<AgentCounts>> {
         .await?
         .collect()
         .await
+}
+
+row! {
+    struct AgentBytes {
+        agent_name: String,
+        num_bytes: u64,
+    }
+}
+
+/// The bytes of the requests of each agent's rollouts, about. Reads all requests.
+///
+/// # Errors
+/// The session lacks a table, or it can't be read.
+pub async fn request_bytes(session: &SessionContext) -> Result<BTreeMap<String, u64>> {
+    let rows = Rows::of(session, REQUEST_BYTES, AgentBytes::rows).await?;
+    let rows = rows.collect().await?.into_iter();
+    Ok(rows.map(|row| (row.agent_name, row.num_bytes)).collect())
 }
 
 /// The failed rollouts of each agent, by the class of their last failure.

@@ -27,6 +27,8 @@ pub struct SweepPlan {
     pub partitions: usize,
     /// What is asked of each agent.
     pub agents: Vec<AgentCounts>,
+    /// Bytes of the requests of each agent's rollouts, done or not, about.
+    pub request_bytes: BTreeMap<String, u64>,
     /// Address of each agent.
     pub addresses: BTreeMap<String, String>,
     /// What the pending rollouts will take.
@@ -50,11 +52,6 @@ impl SweepPlan {
     /// Rollouts that would be sent.
     pub fn num_pending(&self) -> u64 {
         self.agents.iter().map(AgentCounts::num_pending).sum()
-    }
-
-    /// Bytes of the requests of the whole sweep, about.
-    pub fn request_bytes(&self) -> u64 {
-        self.agents.iter().map(|agent| agent.request_bytes).sum()
     }
 }
 

@@ -1,21 +1,19 @@
 -- The tasks and rollouts of each agent, and how many are done and failed.
 --
 -- Reads: tasks, rollouts, failed_rollouts.
--- Columns: agent_name, num_tasks, num_rollouts, request_bytes (approximate, of all rollouts), num_done,
--- num_failed (retries exhausted, or the agent asked for no further attempt).
+-- Columns: agent_name, num_tasks, num_rollouts, num_done, num_failed (retries exhausted, or the agent asked for no further
+-- attempt).
 SELECT
     planned.agent_name,
     planned.num_tasks,
     planned.num_rollouts,
-    planned.request_bytes,
     coalesce(done.num_done, 0) AS num_done,
     coalesce(failed.num_failed, 0) AS num_failed
 FROM (
     SELECT
         agent_name,
         count(DISTINCT task_index) AS num_tasks,
-        sum(num_repeats) AS num_rollouts,
-        sum(num_repeats * octet_length(request)) AS request_bytes
+        sum(num_repeats) AS num_rollouts
     FROM tasks
     GROUP BY agent_name
 ) AS planned

@@ -38,7 +38,7 @@ pub fn plan(plan: &SweepPlan, as_json: bool, verbose: bool) -> Result<(), ShowEr
                     "address": plan.addresses.get(&agent.agent_name),
                     "num_tasks": agent.num_tasks,
                     "num_rollouts": agent.num_rollouts,
-                    "request_bytes": agent.request_bytes,
+                    "request_bytes": plan.request_bytes.get(&agent.agent_name),
                     "num_done": agent.num_done,
                     "num_failed": agent.num_failed,
                 })
@@ -56,7 +56,8 @@ pub fn plan(plan: &SweepPlan, as_json: bool, verbose: bool) -> Result<(), ShowEr
     }
     let planned: u64 = plan.agents.iter().map(|agent| agent.num_rollouts).sum();
     // Rollouts that are done are not sent again; their requests count as average ones.
-    let bytes = plan.request_bytes() as f64 * plan.num_pending() as f64 / planned.max(1) as f64;
+    let bytes = plan.request_bytes.values().sum::<u64>() as f64 * plan.num_pending() as f64
+        / planned.max(1) as f64;
     let summary = format!(
         "{} of {} rollouts would be sent, about {} of requests; nothing was.\n{}",
         text::count(plan.num_pending()),

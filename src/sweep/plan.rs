@@ -42,6 +42,7 @@ impl Sweep {
         let landed = self.landed(self.settings.shard).await?;
         let session = self.session(&landed, self.settings.shard).await?;
         let agents = expand::counts(&session).await?;
+        let request_bytes = expand::request_bytes(&session).await?;
         let partitions = self.partitions(&agents);
         let session = self.dispatching(&landed, self.config(), partitions).await?;
         let plan = self.physical(&session).await?;
@@ -51,6 +52,7 @@ impl Sweep {
             partitions,
             physical: displayable(plan.as_ref()).indent(false).to_string(),
             agents,
+            request_bytes,
             addresses: self.agents.addresses(),
         })
     }

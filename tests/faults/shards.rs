@@ -67,7 +67,7 @@ fn one_of_two_processes_is_killed_and_gone_on_with_while_the_other_works() {
 #[test]
 fn rollouts_that_one_process_recovers_for_all_are_not_sent_again_by_another() {
     let scene = Scene::slow(20);
-    let options = "--concurrency 2 --part-size 4KiB --disable-aggregation";
+    let options = "--concurrency 2 --disable-aggregation";
     let killed = scene.collect(options).start();
     scene
         .agents
@@ -83,6 +83,7 @@ fn rollouts_that_one_process_recovers_for_all_are_not_sent_again_by_another() {
     let recovered = |row: &&Attempt| row.part.contains("s1of2-recovered");
     let recovered = ledger.attempts.iter().filter(recovered).count() as u64;
     assert!(recovered > rollouts() / 4, "{recovered}");
-    // What was in flight.
-    assert!(scene.agents.num_requests() <= rollouts() + 2);
+    // What was in flight, and what had just been answered.
+    let requests = scene.agents.num_requests();
+    assert!(requests <= rollouts() + 4, "{requests} of {}", rollouts());
 }
