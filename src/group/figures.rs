@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Number, Value};
 
 use super::SampleFacts;
+use crate::python::Compensated;
 
 /// Metrics by name.
 #[derive(Default)]
@@ -95,7 +96,8 @@ fn value<F: Figure>(figure: Option<&F>) -> Value {
 }
 
 pub(super) fn sum<F: Figure>(figures: &[F]) -> f64 {
-    figures.iter().map(|figure| figure.as_f64()).sum()
+    let sum: Compensated = figures.iter().map(|figure| figure.as_f64()).collect();
+    sum.total()
 }
 
 pub(super) fn mean<F: Figure>(figures: &[F]) -> f64 {

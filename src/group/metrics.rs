@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::Completion;
-use super::figures::{Metrics, mean, number, percentile};
+use super::figures::{Metrics, mean, number, percentile, sum};
 use crate::config::Driver;
 use crate::python::json::{Writer, loads};
 
@@ -156,7 +156,7 @@ pub fn batch_metrics_legacy<'a>(
         over_samples(samples.iter().filter(|sample| holds(sample)).count() as f64)
     };
     let turns = || samples.iter().map(|sample| sample.turn_count);
-    let rewards = || samples.iter().map(|sample| sample.reward);
+    let rewards: Vec<f64> = samples.iter().map(|sample| sample.reward).collect();
 
     metrics.put("total_turns", turns().sum::<u64>());
     metrics.put("avg_turns_per_sample", mean(|sample| sample.turn_count));
@@ -173,9 +173,9 @@ pub fn batch_metrics_legacy<'a>(
     let observed = mean(|sample| sample.env_tokens);
     metrics.put("mean_env_tokens_per_sample", observed);
     if form == LegacyForm::PerSample {
-        metrics.put("mean_total_reward", over_samples(rewards().sum()));
-        metrics.put("max_total_reward", rewards().reduce(f64::max));
-        metrics.put("min_total_reward", rewards().reduce(f64::min));
+        metrics.put("mean_total_reward", over_samples(sum(&rewards)));
+        metrics.put("max_total_reward", rewards.iter().copied().reduce(f64::max));
+        metrics.put("min_total_reward", rewards.iter().copied().reduce(f64::min));
     }
     metrics.0
 }

@@ -3,6 +3,7 @@
 //! - [`is_truthy`], [`float`] and [`Key`] (equality) decide about values that stand as JSON text;
 //! - [`repr_str`], [`repr_float`], [`repr_list`] and [`repr_dict`] print as `repr()` does, [`Value`] as `str()` does;
 //! - [`json`] reads what `json.loads` reads, and writes it as `json.dumps` or orjson would;
+//! - `Compensated` adds floats as `sum()` does;
 //! - [`glob()`] is `glob.glob`, and [`Template`] is `str.format` over the fields of a task;
 //! - [`programs`] are where virtual environments have them.
 //!
@@ -15,11 +16,13 @@ pub mod json;
 mod number;
 mod repr;
 mod spec;
+mod sum;
 mod template;
 mod value;
 
 pub use glob::glob;
 pub use repr::{repr_dict, repr_float, repr_list, repr_str};
+pub(crate) use sum::{Compensated, two_sum};
 pub use template::{FillError, Template, TemplateError};
 pub use value::{Key, MAX_DEPTH, Value};
 

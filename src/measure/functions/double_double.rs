@@ -5,6 +5,8 @@
 //! (T. J. Dekker, "A floating-point technique for extending the available precision", Numerische Mathematik 18, 1971;
 //! D. E. Knuth, TAOCP 2, 4.2.2). The relative error of an operation is below `2^-103`.
 
+use crate::python::{Compensated, two_sum};
+
 /// `high + low`, with `low` at most half a unit in the last place of `high`, so that `high` is the
 /// number rounded to a double.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -13,17 +15,16 @@ pub(in crate::measure) struct DoubleDouble {
     pub(in crate::measure) low: f64,
 }
 
-/// Returns the rounded sum and its rounding error.
-pub(super) fn two_sum(a: f64, b: f64) -> (f64, f64) {
-    let sum = a + b;
-    let from_b = sum - a;
-    (sum, (a - (sum - from_b)) + (b - from_b))
-}
-
 /// Returns the rounded product and its rounding error.
 pub(super) fn two_product(a: f64, b: f64) -> (f64, f64) {
     let product = a * b;
     (product, a.mul_add(b, -product))
+}
+
+impl From<Compensated> for DoubleDouble {
+    fn from(sum: Compensated) -> Self {
+        Self::new(sum.sum, sum.errors)
+    }
 }
 
 impl DoubleDouble {

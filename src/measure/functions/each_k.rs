@@ -13,7 +13,7 @@ use super::double_double::AllAmong;
 use super::lists::{NumberLists, list_range, lists};
 use super::scalar::{ScalarFunction, exactly, integer, list_of, numbers, texts};
 use super::summary_each::Moments;
-use super::sums::Compensated;
+use crate::python::Compensated;
 
 /// `pass_at_each_k(values DOUBLE[]) -> DOUBLE[]`: pass@k of a task for k = 1, 2, ..., n, with n the
 /// number of scores that are not null.

@@ -10,10 +10,10 @@ use datafusion::common::Result;
 use datafusion::logical_expr::AggregateUDF;
 
 use super::aggregate::{Aggregate, AggregateFunction, Groups, save_numbers, saved, saved_numbers};
-use super::double_double::{DoubleDouble, two_product, two_sum};
+use super::double_double::{DoubleDouble, two_product};
 use super::lists::NumberLists;
 use super::scalar::{column, list_of, numbers};
-use super::sums::Compensated;
+use crate::python::{Compensated, two_sum};
 
 /// `summary_each(list DOUBLE[] [ORDER BY ...]) -> STRUCT(count BIGINT, sum DOUBLE, mean DOUBLE, std
 /// DOUBLE)[]`: for each position, the summary of the elements at that position of the group's lists;
@@ -171,9 +171,11 @@ impl Moments {
         let (shift, error) = two_sum(other.first, -self.first);
         let shift = DoubleDouble::new(shift, error);
         let moved = shift.times_double(other.count as f64);
-        let deviations = other.deviations.exact();
+        let deviations = DoubleDouble::from(other.deviations);
         let twice = shift.times(deviations).times_double(2.0);
-        let squares = other.squares.exact().plus(twice).plus(shift.times(moved));
+        let squares = DoubleDouble::from(other.squares)
+            .plus(twice)
+            .plus(shift.times(moved));
         let deviations = deviations.plus(moved);
         self.count += other.count;
         self.sum.merge(other.sum);
@@ -212,9 +214,12 @@ impl Moments {
                 f64::NAN
             });
         }
-        let deviations = self.deviations.exact();
+        let deviations = DoubleDouble::from(self.deviations);
         let mean_part = deviations.times(deviations).divided_by(self.count as f64);
-        let squares = self.squares.exact().minus(mean_part).high.max(0.0);
+        let squares = DoubleDouble::from(self.squares)
+            .minus(mean_part)
+            .high
+            .max(0.0);
         Some((squares / (self.count - 1) as f64).sqrt())
     }
 
