@@ -1,10 +1,13 @@
 use serde_json::{Map, Value, json};
 
+use super::figures::number;
 use crate::model::Message;
 use crate::request::{AGENT_REF, MESSAGE_LOG, RESPONSES_CREATE_PARAMS, TASK_INDEX};
 
 /// The field for the number of a row within its prompt, as in NeMo RL.
 const ROW_INDEX: &str = "_rowidx";
+
+const MAX_OUTPUT_TOKENS: &str = "max_output_tokens";
 
 /// A prompt of NeMo RL's trainer.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -61,6 +64,12 @@ impl TrainingPrompt {
         }
         let params = row.get(RESPONSES_CREATE_PARAMS).and_then(Value::as_object);
         let params = params.ok_or("extra_env_info has no responses_create_params")?;
+        let most = params.get(MAX_OUTPUT_TOKENS).filter(|most| !most.is_null());
+        if let Some(most) = most.filter(|most| number(most).is_none()) {
+            return Err(format!(
+                "{MAX_OUTPUT_TOKENS} of its row must be a number, and is {most}"
+            ));
+        }
         row.insert(
             RESPONSES_CREATE_PARAMS.into(),
             sampling.params(params).into(),
@@ -134,9 +143,10 @@ impl Sampling {
         };
         set("temperature", self.temperature.map(Value::from));
         set("top_p", self.top_p.map(Value::from));
-        let asked = own.get("max_output_tokens").and_then(Value::as_u64);
-        let most = asked.into_iter().chain(self.max_new_tokens).min();
-        set("max_output_tokens", most.map(Value::from));
+        let own_most = own.get(MAX_OUTPUT_TOKENS).and_then(number);
+        let most = self.max_new_tokens;
+        let most = most.filter(|most| own_most.is_none_or(|own| own > *most as f64));
+        set(MAX_OUTPUT_TOKENS, most.map(Value::from));
         params
     }
 }
@@ -182,13 +192,23 @@ mod tests {
             extra_env_info: json!({"responses_create_params": {"input": "hi", "max_output_tokens": most, "temperature": 1}}),
             ..TrainingPrompt::default()
         };
-        for (own, expected) in [(json!(50), 50), (json!(500), 100), (json!(null), 100)] {
+        for (own, expected) in [
+            (json!(50), json!(50)),
+            (json!(7.5), json!(7.5)),
+            (json!(500), json!(100)),
+            (json!(null), json!(100)),
+        ] {
             let row = prompt(own).gym_row("a", 3, &sampling).unwrap();
             let params = &row["responses_create_params"];
             assert_eq!(params["max_output_tokens"], expected);
             assert_eq!(params["temperature"], 0.5);
             assert_eq!(row["_rowidx"], 3);
         }
+        let of_text = prompt(json!("8")).gym_row("a", 3, &sampling).unwrap_err();
+        assert!(
+            of_text.ends_with("must be a number, and is \"8\""),
+            "{of_text}"
+        );
         let with_stop = TrainingPrompt {
             stop_strings: Some(vec![]),
             ..prompt(json!(1))
