@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 
 use crate::retry::Failure;
 
-/// The retry counts of a [`RolloutManager`](super::RolloutManager), under NeMo RL's names. A reason is an HTTP
-/// status, or a class of failure if there was no status.
+/// The retry counts of a [`RolloutManager`](super::RolloutManager), under NeMo RL's names. A reason is the HTTP
+/// status of an error, or the class of a failure that has none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct RolloutCounts {
     /// Groups that the trainer got.
@@ -27,7 +27,7 @@ pub struct RolloutCounts {
     pub infra_drops_total: BTreeMap<String, u64>,
     /// Rollouts that were sent again while the others of their group were kept.
     pub row_redispatch_total: u64,
-    /// The most prompts in a row that failed because of network and servers.
+    /// The most prompts in a row that failed because of network and servers and were skipped.
     pub max_consecutive_infra_drops: u64,
 }
 
@@ -114,11 +114,11 @@ impl RolloutStats {
         let mut inner = self.inner();
         inner.consecutive += 1;
         let consecutive = inner.consecutive;
-        let longest = &mut inner.counts.max_consecutive_infra_drops;
-        *longest = consecutive.max(*longest);
         if consecutive > most {
             return false;
         }
+        let longest = &mut inner.counts.max_consecutive_infra_drops;
+        *longest = consecutive.max(*longest);
         add(&mut inner.counts.infra_drops_total, failure);
         inner.counts.skipped_total += 1;
         true
@@ -130,7 +130,8 @@ impl RolloutStats {
 }
 
 fn add(counts: &mut BTreeMap<String, u64>, failure: &Failure) {
-    let reason = match failure.http_status {
+    // An answer that can't be used has a status of success.
+    let reason = match failure.http_status.filter(|status| *status >= 400) {
         Some(status) => format!("http_{status}"),
         None => failure.class.name().to_owned(),
     };

@@ -158,7 +158,7 @@ async fn a_group_that_servers_fail_is_sent_again_as_a_whole_until_its_budget_is_
     );
     assert_eq!(
         (counts.skipped_total, counts.max_consecutive_infra_drops),
-        (0, 1)
+        (0, 0)
     );
 
     let lenient = RolloutOptions {
@@ -188,7 +188,7 @@ async fn a_group_that_servers_fail_is_sent_again_as_a_whole_until_its_budget_is_
     assert!(matches!(fourth, RolloutError::Exhausted { .. }), "{fourth}");
     let counts = manager.counts();
     assert_eq!((counts.committed_total, counts.skipped_total), (1, 2));
-    assert_eq!(counts.max_consecutive_infra_drops, 2);
+    assert_eq!(counts.max_consecutive_infra_drops, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -247,4 +247,15 @@ async fn a_failure_is_counted_by_its_http_status_wherever_it_happens() {
         );
         assert_eq!(metrics["rollout/redispatch_total"], 4.0, "{server}");
     }
+
+    let manager = through_gym(&sim, options()).await;
+    sim.change("a", faults(FaultKind::MissingReward, 1.0))
+        .await
+        .unwrap();
+    manager.run_rollout(gym_prompt(1)).await.unwrap_err();
+    let metrics = manager.counts().metrics();
+    assert_eq!(
+        metrics["rollout/data_failures_total/data"], 1.0,
+        "{metrics:?}"
+    );
 }
