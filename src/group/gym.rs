@@ -7,6 +7,7 @@ use super::Completion;
 use super::figures::number;
 use crate::call::RolloutKey;
 use crate::model::{Message, Tokenizer};
+use crate::python::is_truthy_value;
 
 /// The task name of every prompt that NeMo Gym rolls out.
 pub(super) const TASK_NAME: &str = "nemo_gym";
@@ -75,8 +76,11 @@ pub(super) fn completion(
 ) -> Result<Completion, String> {
     let reward = answer.get("reward").and_then(number);
     let reward = reward.ok_or("it has no numeric reward")?;
-    if max_seq_len.is_some() && answer.get("responses_create_params").is_none() {
-        return Err("it has no responses_create_params".into());
+    let has_params = answer
+        .get("responses_create_params")
+        .is_some_and(Value::is_object);
+    if max_seq_len.is_some() && !has_params {
+        return Err("its responses_create_params are no object".into());
     }
     let output = answer.pointer_mut("/response/output");
     let output = output.and_then(Value::as_array_mut);
@@ -120,11 +124,16 @@ fn with_tokens(items: &mut [Value], options: &GymOptions) -> Result<Vec<Message>
     let mut log = Vec::new();
     let mut seen: Vec<u32> = Vec::new();
     for (number, item) in items.iter_mut().enumerate() {
-        let ids = item.get("generation_token_ids").and_then(Value::as_array);
-        if ids.is_none_or(Vec::is_empty) {
+        let of_item = |why: String| format!("response.output[{number}]: {why}");
+        if !item.is_object() {
+            return Err(of_item("it is no object".to_owned()));
+        }
+        if !item
+            .get("generation_token_ids")
+            .is_some_and(is_truthy_value)
+        {
             continue;
         }
-        let of_item = |why: String| format!("response.output[{number}]: {why}");
         let generated = Generated::deserialize(&*item);
         let generated = generated.map_err(|source| of_item(source.to_string()))?;
         let Some(new) = generated.prompt_token_ids.strip_prefix(seen.as_slice()) else {
