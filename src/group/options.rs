@@ -30,7 +30,9 @@ pub struct RolloutOptions {
     pub max_infra_attempts: u32,
     /// The number of failures that the prompt itself seems to cause after which it has failed; at least 1.
     pub max_data_attempts: u32,
-    /// The largest number of attempts at a single rollout while the others of its group are kept; at least 1.
+    /// The largest number of attempts at a single rollout while the others of its group are kept; at least 1. NeMo RL counts
+    /// the attempts of all rows of a group together, and sends the rows in flight again with a failed one: it makes more
+    /// calls and fails a group sooner, but the groups that it makes have the same names and values.
     pub max_row_attempts: u32,
     /// The number of prompts that may fail because they seem to cause failures.
     pub max_skipped_prompts: u64,
