@@ -54,11 +54,11 @@ struct Generated {
     generation_log_probs: Vec<f64>,
 }
 
-const TOKEN_FIELDS: [&str; 4] = [
+/// What moves to the log. `routed_experts` stay in the answer, since messages have no place for them.
+const TOKEN_FIELDS: [&str; 3] = [
     "prompt_token_ids",
     "generation_token_ids",
     "generation_log_probs",
-    "routed_experts",
 ];
 
 /// Returns the rollout in the answer of a NeMo Gym agent. A generation follows a user message with the tokens that no
@@ -211,4 +211,27 @@ fn text(item: &Value) -> Option<Message> {
         content: content.unwrap_or_default(),
         ..Message::text(role, "")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn token_fields_move_to_the_log_and_what_it_has_no_place_for_stays() {
+        let answer = json!({"reward": 1, "response": {"output": [{
+            "prompt_token_ids": [1, 2],
+            "generation_token_ids": [3],
+            "generation_log_probs": [-0.5],
+            "routed_experts": [[[0]], [[4]], [[7]]],
+        }]}});
+        let options = GymOptions::default();
+        let key = RolloutKey::new(0, 0, 0);
+        let completion = completion(key, &[], answer, &options, None).unwrap();
+        let ids = |at: usize| completion.message_log[at].token_ids.clone().unwrap();
+        assert_eq!((ids(0), ids(1)), (vec![1, 2], vec![3]));
+        let left = &completion.env_extras["response"]["output"][0];
+        assert_eq!(*left, json!({"routed_experts": [[[0]], [[4]], [[7]]]}));
+    }
 }
