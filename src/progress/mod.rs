@@ -42,6 +42,8 @@ struct State {
     agents: BTreeMap<String, AgentProgress>,
     /// The executors that send the rollouts, if this process does not.
     executors: Vec<ExecutorProgress>,
+    /// When they were last looked at.
+    followed: Option<Instant>,
     /// Rewards of masked rollouts are left out.
     masks: bool,
     /// Notices that nobody has taken yet, at most [`MAX_NOTICES`].
@@ -142,8 +144,10 @@ impl Progress {
         let had_ended = sum(&state.agents, AgentProgress::num_ended);
         let have_ended = sum(&agents, AgentProgress::num_ended);
         let at = Instant::now();
+        // What has happened since the last look began after it.
+        let last = state.followed.replace(at).unwrap_or(at);
         if in_flight > 0 || now > was {
-            state.recent.begin(at);
+            state.recent.begin(last);
         }
         if now > was {
             state.recent.add(Landed {
