@@ -17,6 +17,16 @@ pub(super) fn slots(
             remedy: "a cluster makes shards itself",
         });
     }
+    if settings
+        .output
+        .as_ref()
+        .is_some_and(|place| place.starts_with("memory:"))
+    {
+        return Err(ClusterError::Option {
+            option: "--output memory://",
+            remedy: "executors are other processes, which do not see it",
+        });
+    }
     match cluster {
         Cluster::Local(executors) => Ok((*executors, Network::default())),
         Cluster::At { host, .. } => {
@@ -51,6 +61,7 @@ pub(super) fn for_executors(settings: &Settings, slots: usize) -> Result<Setting
         input: Vec::new(),
         prompt_config: None,
         queries: None,
+        params: serde_json::Map::new(),
         resume: true,
         overwrite: false,
         extend: false,

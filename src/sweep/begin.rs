@@ -104,7 +104,10 @@ impl Sweep {
             }
             .into());
         }
-        self.start.set_finished(record.state == RunState::Finished);
+        // A driver has begun the run itself by now.
+        if self.role != Role::Driver {
+            self.start.set_finished(record.state == RunState::Finished);
+        }
         Ok(())
     }
 

@@ -64,6 +64,7 @@ impl DrivenSweep {
         }
         sweep.run = place.identified(&sweep.record.run_id);
         sweep.settings.break_lock = false;
+        sweep.settings.retry_invalid_judge_responses = false;
         sweep.role = Role::Driver;
         let begun = Begun {
             run: sweep.run.clone(),
