@@ -149,7 +149,6 @@ impl Driver {
             output: Some(place.clone()),
             ..settings
         };
-        run.clear_cluster().await?;
         let board = Board::begin(run, &Spec::new(settings, slots)).await?;
         let tasks = usize::try_from(record.num_tasks).unwrap_or(usize::MAX);
         let count = (slots * SHARDS_PER_SLOT).min(tasks).max(1);

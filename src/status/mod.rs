@@ -10,7 +10,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use chrono::{DateTime, Utc};
+/// A driver writes to its run every two seconds. One that has not for this long has died.
+const DRIVER_SILENCE: TimeDelta = TimeDelta::seconds(10);
+
+use chrono::{DateTime, TimeDelta, Utc};
 use datafusion::common::ScalarValue;
 use datafusion::prelude::SessionContext;
 use serde::Serialize;
@@ -24,7 +27,9 @@ use crate::expand;
 use crate::gym::AGGREGATE_METRICS;
 use crate::progress::ExecutorProgress;
 use crate::session::{self, Rows, RunTables};
-use crate::store::{EXECUTORS, LockHolder, RunLock, RunRecord, RunState, RunStore, StoreError};
+use crate::store::{
+    CLUSTER, EXECUTORS, LockHolder, RunLock, RunRecord, RunState, RunStore, StoreError,
+};
 
 /// How a run is doing. All figures are counted; those in `run.json` are not used.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -395,7 +400,10 @@ async fn observe(
 ) -> Result<(RunRecord, ObservedState, Vec<LockStatus>), Error> {
     let mut record = load(run).await?;
     let holders = RunLock::holders(run).await?;
-    let is_locked = holders.iter().any(|holder| holder.alive);
+    let mut is_locked = holders.iter().any(|holder| holder.alive);
+    if record.state == RunState::Running && !is_locked {
+        is_locked = has_driver(run, now).await?;
+    }
     if record.state == RunState::Running && !is_locked {
         // It may have ended meanwhile: the lock is released after the record is written.
         record = load(run).await?;
@@ -406,6 +414,13 @@ async fn observe(
         .map(|holder| LockStatus::new(holder, now))
         .collect();
     Ok((record, state, locks))
+}
+
+/// Whether the driver of a cluster lives. It holds no lock: its executors do, while there are any.
+async fn has_driver(run: &RunStore, now: DateTime<Utc>) -> Result<bool, StoreError> {
+    let objects = run.list(CLUSTER).await?;
+    let last = objects.iter().map(|object| object.last_modified).max();
+    Ok(last.is_some_and(|last| now - last < DRIVER_SILENCE))
 }
 
 async fn load(run: &RunStore) -> Result<RunRecord, StoreError> {

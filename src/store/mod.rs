@@ -31,10 +31,8 @@ pub use dispatch_record::{CallRecord, DispatchRecord, LoggedCalls};
 pub use error::StoreError;
 pub use journal::JournalFile;
 pub use lock::{LockHolder, LockOptions, LockScope, RunLock};
-#[cfg(feature = "cluster")]
-pub(crate) use objects::CLUSTER;
 pub use objects::CheckedParts;
-pub(crate) use objects::EXECUTORS;
+pub(crate) use objects::{CLUSTER, EXECUTORS};
 pub(crate) use part::plain_parquet;
 pub use part::{Document, Part, PartExchange, PartWriter, part_name};
 pub use place::RunStore;

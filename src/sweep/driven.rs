@@ -16,7 +16,7 @@ use crate::measure::Live;
 use crate::progress::Progress;
 use crate::report::SweepReport;
 use crate::run::{Shutdown, StopReason};
-use crate::store::{RunLock, RunRecord, RunStore};
+use crate::store::{EXECUTORS, RunLock, RunRecord, RunStore};
 
 /// A sweep that others send. Nobody holds the lock of the run meanwhile: each executor has that of its shard.
 #[derive(Debug)]
@@ -48,8 +48,14 @@ impl DrivenSweep {
         let shutdown = sweep.shutdown();
         let begun = async {
             let (writer, supervisor) = sweep.hold(&lock).await?;
+            let begin = async {
+                sweep.begin(&writer).await?;
+                // From now on, and not from when the lock is free, others see that the sweep has a driver.
+                sweep.run.clear_cluster().await?;
+                Ok::<(), Error>(sweep.run.put(EXECUTORS, "[]").await?)
+            };
             tokio::select! {
-                begun = sweep.begin(&writer) => begun.map(drop),
+                begun = begin => begun,
                 lost = supervisor.watch(&lock) => Err(lost.into()),
                 // A later resume recovers what this one did not.
                 () = shutdown.aborting() => Ok(()),
