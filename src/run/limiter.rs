@@ -164,7 +164,12 @@ impl Limiter {
             }
         };
         let bucket = |rate: fn(&AgentLimits) -> Option<f64>, of: fn(f64) -> LeakyBucket| {
-            limits.and_then(rate).map(of)
+            let bucket = limits.and_then(rate).map(of);
+            if context.registry.is_part() {
+                bucket.map(LeakyBucket::filled)
+            } else {
+                bucket
+            }
         };
         Self {
             limit,

@@ -35,6 +35,15 @@ impl LeakyBucket {
         }
     }
 
+    /// Fills the bucket to its brim: a burst may have come from a process whose place this one takes.
+    pub(super) fn filled(self) -> Self {
+        Self {
+            level: self.burst,
+            since: Some(Instant::now()),
+            ..self
+        }
+    }
+
     /// Creates a bucket for evenly spaced requests.
     pub(super) fn requests_per_second(rate: f64) -> Self {
         // A request passes when the one before has leaked away. At high rates some more pass at once, since the timer

@@ -79,6 +79,11 @@ impl Registry {
         }
     }
 
+    /// Returns whether other processes have parts of the same limits.
+    pub(super) fn is_part(&self) -> bool {
+        self.part.is_some()
+    }
+
     /// Returns this process's part of a limit of calls, at least 1.
     pub(crate) fn own_part(&self, limit: usize) -> usize {
         let part = self.part.map(|part| (limit as f64 * part) as usize);

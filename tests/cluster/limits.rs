@@ -18,10 +18,7 @@ fn until_in_flight(scene: &Scene, calls: u64) {
 
 /// The time from the first request to the last.
 fn span(scene: &Scene) -> Duration {
-    let requests = scene.agents.sim().requests("sim").unwrap();
-    let arrived = requests.iter().map(|request| request.arrived_at_us);
-    let (first, last) = (arrived.clone().min().unwrap(), arrived.max().unwrap());
-    Duration::from_micros(last - first)
+    Duration::from_secs_f64(*arrivals(scene).last().unwrap())
 }
 
 #[test]
@@ -92,6 +89,74 @@ fn tokens_per_minute_hold_in_sum() {
     scene.collect("run", &options).run().succeeded();
     let span = span(&scene);
     assert!(span >= Duration::from_secs(5), "{span:?}");
+}
+
+/// The times at which the agent was asked, in seconds after the first.
+fn arrivals(scene: &Scene) -> Vec<f64> {
+    let requests = scene.agents.sim().requests("sim").unwrap();
+    let mut arrived: Vec<u64> = requests
+        .iter()
+        .map(|request| request.arrived_at_us)
+        .collect();
+    arrived.sort_unstable();
+    let since = |at: &u64| (at - arrived[0]) as f64 / 1e6;
+    arrived.iter().map(since).collect()
+}
+
+/// Executors of half of the slots each, of which each is replaced by another one in the course of the sweep.
+fn replaced_one_after_the_other(scene: &Scene, limit: &str) {
+    let (_scheduler, address) = scheduler(scene, "0");
+    let started = |name| executor(scene, &address, name).start();
+    let (first, second) = (started("first"), started("second"));
+    let options = format!("--cluster {address} --cluster-slots 4 --concurrency 4 {limit}");
+    let driver = scene.collect("run", &options).start();
+    scene.until_asked(ROLLOUTS / 4);
+    first.signal("TERM");
+    first.end().succeeded();
+    let _third = started("third");
+    scene.until_asked(ROLLOUTS / 2);
+    second.signal("TERM");
+    second.end().succeeded();
+    let _fourth = started("fourth");
+    driver.end().succeeded();
+    scene.has_every_rollout_once("run");
+    assert_eq!(scene.agents.requests(), ROLLOUTS);
+}
+
+/// In no window were there more requests than it allows: `rate` per second, `burst` at once, and what one second allows,
+/// by which a busy machine may be late.
+#[track_caller]
+fn holds_in_every_window(scene: &Scene, rate: f64, burst: f64) {
+    let arrived = arrivals(scene);
+    for (first, from) in arrived.iter().enumerate() {
+        for (last, to) in arrived.iter().enumerate().skip(first) {
+            let allowed = rate * (to - from + 1.0) + burst;
+            let asked = last - first + 1;
+            assert!(asked as f64 <= allowed, "{asked} from {from} to {to}");
+        }
+    }
+}
+
+#[test]
+fn requests_per_second_hold_in_sum_while_executors_join_and_leave() {
+    let scene = Scene::new(instant(["sim"]));
+    replaced_one_after_the_other(&scene, "--requests-per-second 20");
+    // The first of each executor does not wait.
+    holds_in_every_window(&scene, 20.0, 4.0);
+}
+
+#[test]
+fn tokens_per_minute_hold_in_sum_while_executors_join_and_leave() {
+    let scene = Scene::new(SimConfig {
+        input_tokens_spread: 0.0,
+        output_tokens_spread: 0.0,
+        ..instant(["sim"])
+    });
+    // Those of eight rollouts in a second.
+    let limit = format!("--tokens-per-minute {}", 8 * 800 * 60);
+    replaced_one_after_the_other(&scene, &limit);
+    // Ten seconds' worth at once; and the first calls of each executor, of which nobody knows what they take.
+    holds_in_every_window(&scene, 8.0, 80.0 + 8.0);
 }
 
 #[test]
