@@ -5,10 +5,11 @@
 //! cluster/DIGEST/control.json           what the driver wants, and that it lives
 //! cluster/DIGEST/shards/NUMBER.json     how far a shard is
 //! cluster/DIGEST/withdrawn/NAME.json    why an executor has withdrawn
+//! cluster/DIGEST/claims/NAME.json       the slots that an executor needs, while it does
 //! cluster/executors.json                what each executor does, for all who look at the run
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use futures::{StreamExt, TryStreamExt, stream};
@@ -42,16 +43,19 @@ pub(super) struct Spec {
     pub(super) began: SystemTime,
     /// The slots of all executors, which share the limits of the settings.
     pub(super) slots: usize,
+    /// Whether executors wait to be admitted, since more may join.
+    pub(super) admits: bool,
     pub(super) settings: Settings,
 }
 
 impl Spec {
-    pub(super) fn new(settings: Settings, slots: usize) -> Self {
+    pub(super) fn new(settings: Settings, slots: usize, admits: bool) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             schema_version: SCHEMA_VERSION,
             began: SystemTime::now(),
             slots,
+            admits,
             settings,
         }
     }
@@ -90,6 +94,8 @@ pub(super) struct Control {
     pub(super) beat: u64,
     /// Until when agents asked to be left alone.
     pub(super) paused: BTreeMap<String, SystemTime>,
+    /// The executors that may send.
+    pub(super) admitted: BTreeSet<String>,
 }
 
 /// How far a shard is, by the executor that has its lock.
@@ -118,6 +124,17 @@ pub(super) struct ShardReport {
 pub(super) struct Withdrawal {
     pub(super) executor: String,
     pub(super) why: String,
+}
+
+/// The slots that an executor needs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Claim {
+    pub(super) executor: String,
+    pub(super) slots: usize,
+    /// Whether it works on a shard, or waits for that.
+    pub(super) is_active: bool,
+    /// Grows as long as the executor lives, also if another process goes on under its name.
+    pub(super) at: SystemTime,
 }
 
 /// The objects of one sweep.
@@ -192,6 +209,15 @@ impl Board {
 
     pub(super) async fn withdrawals(&self) -> Result<BTreeMap<String, Withdrawal>, StoreError> {
         self.all("withdrawn", &mut Known::new()).await
+    }
+
+    pub(super) async fn claim(&self, claim: &Claim) -> Result<(), StoreError> {
+        let name = format!("claims/{}.json", claim.executor);
+        self.put(&name, claim).await
+    }
+
+    pub(super) async fn claims(&self) -> Result<BTreeMap<String, Claim>, StoreError> {
+        self.all("claims", &mut Known::new()).await
     }
 
     /// Tells all who look at the run what each executor does.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use super::admission::Admission;
 use super::board::{Board, Control, INTERVAL, Known, Order, ShardReport, Spec};
 use super::limits;
 use super::local::LocalExecutors;
@@ -113,6 +114,10 @@ struct Driver {
     shutdown: Shutdown,
     limits: FailureLimits,
     slots: usize,
+    /// An executor that is silent for this long has dropped its calls.
+    lease: Duration,
+    /// Who may send, if executors are not ours.
+    admission: Option<Admission>,
     pending: u64,
     /// The counts of the run when it was begun.
     began: BTreeMap<String, AgentProgress>,
@@ -143,13 +148,16 @@ impl Driver {
             progress,
             shutdown,
             pending,
+            lease,
         } = begun;
         let place = absolute(&run, &own)?;
         let settings = Settings {
             output: Some(place.clone()),
             ..settings
         };
-        let board = Board::begin(run, &Spec::new(settings, slots)).await?;
+        let admission = engine.executors.is_none().then(Admission::default);
+        let spec = Spec::new(settings, slots, admission.is_some());
+        let board = Board::begin(run, &spec).await?;
         let tasks = usize::try_from(record.num_tasks).unwrap_or(usize::MAX);
         let count = (slots * SHARDS_PER_SLOT).min(tasks).max(1);
         let mut driver = Self {
@@ -169,6 +177,8 @@ impl Driver {
                 max_error_rate: own.max_error_rate,
             },
             slots,
+            lease,
+            admission,
             pending,
             known: Known::new(),
             before: HashMap::new(),
@@ -254,22 +264,22 @@ impl Driver {
         }
     }
 
-    /// Tells the executors that the driver lives, and what it wants.
-    async fn beat(&mut self) {
+    /// Tells the executors that the driver lives, and what it wants. Returns whether they can know.
+    async fn beat(&mut self) -> bool {
         self.control.beat += 1;
         // The next beat follows soon.
-        let _ = self.board.set_control(&self.control).await;
+        self.board.set_control(&self.control).await.is_ok()
     }
 
     /// Reads the board, and ends the sweep if too much has failed.
     async fn look(&mut self) {
         self.control.order = self.order();
-        self.beat().await;
-        let paused = self.control.paused.clone();
-        if let Err(error) = self.read_board().await {
+        let is_told = self.beat().await;
+        let told = self.control.clone();
+        if let Err(error) = self.read_board(is_told).await {
             self.say(&format!("the progress of executors is unknown: {error}"));
         }
-        if paused != self.control.paused {
+        if told != self.control {
             self.beat().await;
         }
         let total = self.progress.total();
@@ -278,7 +288,20 @@ impl Driver {
         }
     }
 
-    async fn read_board(&mut self) -> Result<(), StoreError> {
+    async fn read_board(&mut self, is_told: bool) -> Result<(), StoreError> {
+        if let Some(admission) = &mut self.admission {
+            let claims = self.board.claims().await?;
+            let waiting = admission.look(claims, self.slots, self.lease, is_told);
+            let waiting: Vec<String> = waiting.into_iter().map(str::to_owned).collect();
+            self.control.admitted = admission.admitted();
+            for name in waiting {
+                self.say(&format!(
+                    "executor '{name}' waits, since others have the {} slots of --cluster-slots, by which the limits of calls \
+                     are divided",
+                    self.slots
+                ));
+            }
+        }
         let reports = self.board.reports(&mut self.known).await?;
         let withdrawals = self.board.withdrawals().await?;
         let executors = self.overview.look(&reports, &withdrawals);
@@ -297,7 +320,6 @@ impl Driver {
             }
         }
         self.is_spent = reports.values().any(|report| report.is_spent);
-        let working: u64 = executors.iter().map(|executor| executor.shards).sum();
         let mut agents = self.began.clone();
         for (shard, report) in reports {
             self.show_notices(&shard, &report);
@@ -313,11 +335,6 @@ impl Driver {
         }
         let told = self.board.tell(&executors).await;
         self.progress.follow_others(agents, executors);
-        if working > self.slots as u64 {
-            self.say(
-                "the cluster has more slots than --cluster-slots says: the limits of calls may be exceeded",
-            );
-        }
         told
     }
 

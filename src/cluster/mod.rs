@@ -14,6 +14,7 @@
 //! |---|---|
 //! | `plan` | the operator that runs shards, and how it is encoded |
 //! | `board` | the objects in the run by which driver and executors talk |
+//! | `admission` | which executors may send, where there may be more than the limits were divided by |
 //! | `driver` | begins the run, submits the shards, follows them, ends the run |
 //! | `overview` | what each executor does |
 //! | `scheduler` | Ballista's scheduler, and a client of it |
@@ -28,6 +29,7 @@
 //! executor takes secrets from its own environment. One that lacks something withdraws: it says so and ends, and its shards
 //! run elsewhere. The command line uses this module, which uses `sweep`.
 
+mod admission;
 mod board;
 mod driver;
 mod error;

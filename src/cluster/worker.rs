@@ -11,10 +11,11 @@ use tokio::sync::{OnceCell, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::ClusterError;
+use super::admission::Claims;
 use super::board::{Board, Control, FoundSpec, INTERVAL, Order, ShardReport, Spec, Withdrawal};
 use super::limits;
 use super::plan::ShardStep;
-use crate::config::{Settings, Span};
+use crate::config::{self, Settings, Span};
 use crate::error::Error;
 use crate::progress::{AgentProgress, Progress};
 use crate::run::{DispatchBudget, Registry, Shutdown, StopReason};
@@ -32,6 +33,9 @@ const CHECKPOINTS: Span = Span::from_secs(1);
 
 /// A driver that is silent for this long is dead.
 const DRIVER_LEASE: Duration = Duration::from_secs(60);
+
+/// The pause between two looks of an executor that waits to be admitted.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// A driver that is silent for this long is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
@@ -51,6 +55,7 @@ pub(super) struct ShardWorker {
     grace: watch::Sender<Duration>,
     /// By the digests of their specs.
     drivers: Mutex<HashMap<String, KnownDriver>>,
+    claims: Claims,
 }
 
 /// A driver, and what its shards share.
@@ -59,8 +64,16 @@ struct KnownDriver {
     /// Its last beat, and when it was new.
     beat: u64,
     heard: Instant,
+    shared: Shared,
+    /// Whether it lets this executor send.
+    is_admitted: bool,
+}
+
+/// What all shards of a sweep have in an executor.
+#[derive(Debug, Clone)]
+struct Shared {
     limits: CallLimits,
-    /// Its sweep, once a shard of it has begun.
+    /// The sweep, once a shard of it has begun.
     sweep: Arc<OnceCell<Sweep>>,
 }
 
@@ -76,6 +89,7 @@ impl Drop for Active<'_> {
 impl ShardWorker {
     pub(super) fn new(name: String, slots: usize, state_dir: Option<PathBuf>) -> Self {
         Self {
+            claims: Claims::new(name.clone(), slots),
             name,
             slots,
             state_dir,
@@ -88,7 +102,7 @@ impl ShardWorker {
     }
 
     /// Returns what the shards of a sweep share in this process.
-    fn shared(&self, board: &Board, spec: &Spec) -> (CallLimits, Arc<OnceCell<Sweep>>) {
+    fn shared(&self, board: &Board, spec: &Spec) -> Shared {
         let mut drivers = self.drivers.lock().unwrap_or_else(PoisonError::into_inner);
         drivers.retain(|_, driver| driver.heard.elapsed() < FORGOTTEN);
         let elapsed = spec.began.elapsed().unwrap_or_default();
@@ -96,14 +110,17 @@ impl ShardWorker {
         let driver = driver.or_insert_with(|| KnownDriver {
             beat: 0,
             heard: Instant::now(),
-            limits: CallLimits {
-                registry: Arc::new(Registry::of_part(self.part(spec))),
-                budget: DispatchBudget::of(&spec.settings, elapsed),
-                shards: self.slots as u64,
+            is_admitted: false,
+            shared: Shared {
+                limits: CallLimits {
+                    registry: Arc::new(Registry::of_part(self.part(spec))),
+                    budget: DispatchBudget::of(&spec.settings, elapsed),
+                    shards: self.slots as u64,
+                },
+                sweep: Arc::default(),
             },
-            sweep: Arc::default(),
         });
-        (driver.limits.clone(), Arc::clone(&driver.sweep))
+        driver.shared.clone()
     }
 
     /// Returns the part of the slots of a sweep that this executor has.
@@ -127,13 +144,29 @@ impl ShardWorker {
         if control.beat != driver.beat {
             (driver.beat, driver.heard) = (control.beat, Instant::now());
         }
+        driver.is_admitted = control.admitted.contains(&self.name);
         for (agent, until) in control.paused {
-            driver.limits.registry.pause(&agent, until);
+            driver.shared.limits.registry.pause(&agent, until);
         }
         if control.order == Order::Send && driver.heard.elapsed() > lease {
             return Order::Drain;
         }
         control.order
+    }
+
+    /// Waits until the driver admits this executor or stops the sweep, or until the executor leaves.
+    async fn admission(&self, board: &Board, lease: Duration) {
+        let is_admitted = || {
+            let drivers = self.drivers.lock().unwrap_or_else(PoisonError::into_inner);
+            let driver = drivers.get(board.digest());
+            driver.is_some_and(|driver| driver.is_admitted)
+        };
+        while self.order(board, lease).await == Order::Send && !is_admitted() {
+            tokio::select! {
+                () = tokio::time::sleep(LOOK) => {}
+                () = self.leave.cancelled() => return,
+            }
+        }
     }
 
     /// Leaves the cluster: nothing more is sent.
@@ -232,10 +265,10 @@ impl ShardWorker {
             // A task of a sweep that has ended.
             FoundSpec::Missing => return Ok(()),
         };
-        let (limits, sweep) = self.shared(&board, &spec);
+        let shared = self.shared(&board, &spec);
         let settings = limits::of_executor(spec.settings.clone(), self.part(&spec));
         let shard = format!("{number}/{}", step.count).parse();
-        let shard = shard.map_err(Error::Usage)?;
+        let shard: config::Shard = shard.map_err(Error::Usage)?;
         let settings = Settings {
             output: Some(step.run.clone()),
             state_dir: self.state_dir.clone(),
@@ -244,7 +277,33 @@ impl ShardWorker {
             ..settings
         };
         let lease = settings.lease.map_or(DRIVER_LEASE, Span::duration);
-        if self.order(&board, lease).await != Order::Send || self.is_stopped() {
+        if !spec.admits {
+            return self.work_on(&board, settings, shard, lease, shared).await;
+        }
+        let worked = async {
+            self.claims.put(&board, 1).await?;
+            self.admission(&board, lease).await;
+            self.work_on(&board, settings, shard, lease, shared).await
+        };
+        let worked = tokio::select! {
+            worked = worked => worked,
+            never = self.claims.keep(&board) => match never {},
+        };
+        // A claim that is not renewed ends.
+        let _ = self.claims.put(&board, -1).await;
+        worked
+    }
+
+    /// Collects a shard, unless the driver or this executor has stopped.
+    async fn work_on(
+        &self,
+        board: &Board,
+        settings: Settings,
+        shard: config::Shard,
+        lease: Duration,
+        Shared { limits, sweep }: Shared,
+    ) -> Result<(), Error> {
+        if self.order(board, lease).await != Order::Send || self.is_stopped() {
             return Ok(());
         }
         let grace = settings.grace.duration();
@@ -255,8 +314,8 @@ impl ShardWorker {
         let (progress, shutdown) = (sweep.progress(), sweep.shutdown());
         let shard = Shard {
             worker: self,
-            board: &board,
-            number,
+            board,
+            number: shard.index(),
             lease,
             before: OnceLock::new(),
             registry: Arc::clone(&limits.registry),

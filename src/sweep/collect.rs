@@ -43,7 +43,7 @@ const OTHERS: u64 = 256;
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The clocks of machines differ by less than this.
-const CLOCKS: Duration = Duration::from_secs(10);
+pub(super) const CLOCKS: Duration = Duration::from_secs(10);
 
 /// The longest grace: a hundred years, which never pass.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);

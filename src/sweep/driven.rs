@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 
-use super::collect::Supervisor;
+use super::collect::{CLOCKS, Supervisor};
 use super::prepare::new_progress;
 use super::{CallLimits, Found, Role, Start, Sweep};
 use crate::config::{Bytes, MemoryPlan, Settings, Shard};
@@ -35,6 +36,8 @@ pub(crate) struct Begun {
     pub(crate) shutdown: Shutdown,
     /// Rollouts that are neither done nor failed.
     pub(crate) pending: u64,
+    /// An executor that is silent for this long has dropped its calls.
+    pub(crate) lease: Duration,
 }
 
 impl DrivenSweep {
@@ -79,6 +82,7 @@ impl DrivenSweep {
             progress: sweep.progress(),
             shutdown,
             pending,
+            lease: sweep.lock_options().lease + CLOCKS,
         };
         let _live = if pending > 0 {
             sweep.start_live()?

@@ -27,7 +27,7 @@ fn executors_that_join_and_leave_never_have_more_calls_in_flight_than_allowed() 
     let (_scheduler, address) = scheduler(&scene, "0");
     let started = |name| executor(&scene, &address, name).start();
     let (first, second) = (started("first"), started("second"));
-    let options = format!("--cluster {address} --cluster-slots 4 --concurrency 8");
+    let options = format!("--cluster {address} --cluster-slots 4 --concurrency 8 --lease 3s");
     let driver = scene.collect("run", &options).start();
     until_in_flight(&scene, 8);
     first.signal("KILL");
@@ -44,6 +44,20 @@ fn executors_that_join_and_leave_never_have_more_calls_in_flight_than_allowed() 
     driver.end().succeeded();
     scene.has_every_rollout_once("run");
     assert_eq!(scene.agents.counts("sim").max_in_flight, 8);
+}
+
+#[test]
+fn an_executor_beyond_the_slots_waits_until_others_have_nothing_to_do() {
+    let scene = Scene::slow();
+    let (_scheduler, address) = scheduler(&scene, "0");
+    let _executors = ["a", "b", "c"].map(|name| executor(&scene, &address, name).start());
+    let options = format!("--cluster {address} --cluster-slots 4 --concurrency 4");
+    let driver = scene.collect("run", &options).start();
+    driver.until_it_says("waits, since others have the 4 slots of --cluster-slots");
+    driver.end().succeeded();
+    scene.has_every_rollout_once("run");
+    assert_eq!(scene.agents.requests(), ROLLOUTS);
+    assert_eq!(scene.agents.counts("sim").max_in_flight, 4);
 }
 
 #[test]

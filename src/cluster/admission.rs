@@ -1,0 +1,146 @@
+//! [`Admission`]: which executors may send, where more may join than the limits were divided by.
+//!
+//! An executor claims its slots before it reads who is admitted, and the driver reads the claims after it has written who is
+//! not admitted any more. So one that lost its slots while it was idle never sends before it has some again.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::convert::Infallible;
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::Mutex;
+
+use super::board::{Board, Claim, INTERVAL};
+use crate::store::StoreError;
+
+/// What an executor claims of each sweep.
+#[derive(Debug)]
+pub(super) struct Claims {
+    name: String,
+    slots: usize,
+    /// The shards at work, by the digests of their specs. It is locked while a claim is put, so that the last one holds.
+    shards: Mutex<HashMap<String, usize>>,
+}
+
+impl Claims {
+    pub(super) fn new(name: String, slots: usize) -> Self {
+        Self {
+            name,
+            slots,
+            shards: Mutex::default(),
+        }
+    }
+
+    /// Counts a shard more or less, and claims slots while there are any.
+    pub(super) async fn put(&self, board: &Board, change: isize) -> Result<(), StoreError> {
+        let mut shards = self.shards.lock().await;
+        let own = shards.entry(board.digest().to_owned()).or_default();
+        *own = own.saturating_add_signed(change);
+        let is_active = *own > 0;
+        if !is_active {
+            shards.remove(board.digest());
+        }
+        let claim = Claim {
+            executor: self.name.clone(),
+            slots: self.slots,
+            is_active,
+            at: SystemTime::now(),
+        };
+        board.claim(&claim).await
+    }
+
+    /// Renews the claim until dropped.
+    pub(super) async fn keep(&self, board: &Board) -> Infallible {
+        loop {
+            tokio::time::sleep(INTERVAL).await;
+            // One that is lost is followed by another.
+            let _ = self.put(board, 0).await;
+        }
+    }
+}
+
+/// The executors of a sweep that have claimed slots.
+#[derive(Debug, Default)]
+pub(super) struct Admission(BTreeMap<String, Claimant>);
+
+#[derive(Debug)]
+struct Claimant {
+    claim: Claim,
+    heard: Instant,
+    place: Place,
+}
+
+/// Whether an executor may send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Waits,
+    Admitted,
+    /// It may not any more, and may not know yet.
+    Leaves,
+    /// It is gone, unless it claims again.
+    Left,
+}
+
+impl Admission {
+    /// Takes the newest claims, and gives the slots to those who wait for them. `is_told` says whether executors could read
+    /// the last [`Self::admitted`]. One that is silent for longer than `lease` has dropped its calls. Returns the names of
+    /// those that go on waiting.
+    pub(super) fn look(
+        &mut self,
+        claims: BTreeMap<String, Claim>,
+        slots: usize,
+        lease: Duration,
+        is_told: bool,
+    ) -> Vec<&str> {
+        for (name, claim) in claims {
+            let place = match self.0.get(&name) {
+                Some(known) if known.claim == claim => continue,
+                Some(known) if matches!(known.place, Place::Admitted | Place::Leaves) => {
+                    Place::Admitted
+                }
+                _ => Place::Waits,
+            };
+            let heard = Instant::now();
+            self.0.insert(
+                name,
+                Claimant {
+                    claim,
+                    heard,
+                    place,
+                },
+            );
+        }
+        let is_in = |of: &&mut Claimant| matches!(of.place, Place::Admitted | Place::Leaves);
+        let left = |of: &&mut Claimant| is_told && of.place == Place::Leaves;
+        self.0
+            .values_mut()
+            .filter(left)
+            .for_each(|of| of.place = Place::Left);
+        let mut used: usize = self
+            .0
+            .values_mut()
+            .filter(is_in)
+            .map(|of| of.claim.slots)
+            .sum();
+        let is_waiting = |of: &&mut Claimant| of.place == Place::Waits && of.claim.is_active;
+        for waiting in self.0.values_mut().filter(is_waiting) {
+            // One that has more slots than there are is alone.
+            if used == 0 || used + waiting.claim.slots <= slots {
+                used += waiting.claim.slots;
+                waiting.place = Place::Admitted;
+            }
+        }
+        if self.0.values_mut().any(|of| is_waiting(&of)) {
+            let ends = |of: &&mut Claimant| !of.claim.is_active || of.heard.elapsed() > lease;
+            let idle = self.0.values_mut().filter(is_in).filter(ends);
+            idle.for_each(|of| of.place = Place::Leaves);
+        }
+        let waiting = self.0.values_mut().filter(is_waiting);
+        waiting.map(|of| of.claim.executor.as_str()).collect()
+    }
+
+    /// Returns the executors that may send.
+    pub(super) fn admitted(&self) -> BTreeSet<String> {
+        let admitted = self.0.values().filter(|of| of.place == Place::Admitted);
+        admitted.map(|of| of.claim.executor.clone()).collect()
+    }
+}
