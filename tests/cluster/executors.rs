@@ -211,6 +211,38 @@ fn executors_elsewhere_stop_when_their_driver_is_silent() {
 }
 
 #[test]
+fn a_run_whose_driver_was_killed_resumes_on_the_same_cluster_or_without_one() {
+    let scene = Scene::slow();
+    scene.collect("alone", "").run().succeeded();
+    let (_scheduler, address) = scheduler(&scene, "0");
+    let _executors = ["a", "b"].map(|name| executor(&scene, &address, name).start());
+    let options = format!("--cluster {address} --cluster-slots 4 --concurrency 4 --lease 3s");
+    let metrics = |run: &str| scene.folder.read(&format!("{run}/aggregate_metrics.json"));
+    for (run, resumed) in [("there", options.as_str()), ("here", "--lease 3s")] {
+        let before = scene.agents.requests();
+        let driver = scene.collect(run, &options).start();
+        scene.until_asked(before + 20);
+        driver.signal("KILL");
+        driver.end();
+        let resume = || scene.collect(run, resumed).args("--resume").run();
+        let mut ended = resume();
+        // One process does not wait for executors that have not noticed yet.
+        until("the executors go on", || {
+            let is_locked = ended.stderr.contains("is locked");
+            if is_locked {
+                ended = resume();
+            }
+            !is_locked
+        });
+        ended.succeeded();
+        scene.has_every_rollout_once(run);
+        assert_eq!(metrics(run), metrics("alone"));
+        // Executors that hear no driver end the calls that they have.
+        assert_eq!(scene.agents.requests(), before + ROLLOUTS);
+    }
+}
+
+#[test]
 fn a_scheduler_on_a_network_must_be_asked_for() {
     let scene = Scene::new(instant(["sim"]));
     let refused = scene
