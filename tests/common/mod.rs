@@ -4,6 +4,8 @@
 
 mod folder;
 mod landed;
+#[cfg(feature = "cluster")]
+mod on_cluster;
 mod program;
 mod simulated;
 mod task;

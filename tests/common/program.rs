@@ -1,4 +1,4 @@
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,10 @@ use std::time::Instant;
 use super::{PATIENCE, Terminal, signal, until};
 
 /// The program, about to be started.
-pub struct Program(Command);
+pub struct Program {
+    command: Command,
+    args: Vec<OsString>,
+}
 
 impl Program {
     pub fn new(folder: &Path) -> Self {
@@ -32,51 +35,70 @@ impl Program {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        Self(command)
+        Self {
+            command,
+            args: Vec::new(),
+        }
     }
 
     /// Options, which spaces separate.
     pub fn args(mut self, line: &str) -> Self {
-        self.0.args(line.split_whitespace());
+        self.args
+            .extend(line.split_whitespace().map(OsString::from));
         self
     }
 
     /// One option that may hold spaces.
     pub fn arg(mut self, option: impl AsRef<OsStr>) -> Self {
-        self.0.arg(option);
+        self.args.push(option.as_ref().to_owned());
         self
     }
 
     pub fn env(mut self, name: &str, value: &str) -> Self {
-        self.0.env(name, value);
+        self.command.env(name, value);
         self
     }
 
     pub fn without_env(mut self, name: &str) -> Self {
-        self.0.env_remove(name);
+        self.command.env_remove(name);
         self
     }
 
     /// What it reads as its standard input.
     pub fn stdin(mut self, input: impl Into<Stdio>) -> Self {
-        self.0.stdin(input);
+        self.command.stdin(input);
         self
     }
 
     /// Starts it on a terminal of so many columns.
-    pub fn on_terminal(self, columns: u16) -> Terminal {
-        Terminal::start(&self.0, columns)
+    pub fn on_terminal(mut self, columns: u16) -> Terminal {
+        self.place();
+        Terminal::start(&self.command, columns)
     }
 
     pub fn start(mut self) -> Running {
-        let mut child = self.0.spawn().unwrap();
-        let stdout = Listener::start(child.stdout.take().unwrap());
-        let stderr = Listener::start(child.stderr.take().unwrap());
+        let elsewhere = self.place();
+        let mut child = self.command.spawn().unwrap();
+        let hidden = elsewhere.as_ref().map_or("", |elsewhere| elsewhere.prefix);
+        let stdout = Listener::start(child.stdout.take().unwrap(), hidden);
+        let stderr = Listener::start(child.stderr.take().unwrap(), hidden);
         Running {
             child: Guard(child),
             stdout,
             stderr,
+            elsewhere,
         }
+    }
+
+    /// Gives the program its options, and returns where its runs are, if not in the folder alone.
+    fn place(&mut self) -> Option<Elsewhere> {
+        let args = std::mem::take(&mut self.args);
+        #[cfg(feature = "cluster")]
+        if super::on_cluster::is_wanted() {
+            return super::on_cluster::place(&mut self.command, args);
+        }
+        self.command.args(args);
+        None
     }
 
     /// Runs to the end.
@@ -85,11 +107,20 @@ impl Program {
     }
 }
 
+/// A place of runs of which the test's folder has a copy.
+pub(super) struct Elsewhere {
+    /// What the program says before the name of a run, and the test does not expect.
+    pub(super) prefix: &'static str,
+    /// Brings the copy up to date.
+    pub(super) fetch: Box<dyn Fn() + Send>,
+}
+
 /// The program at work; killed if the test ends before it.
 pub struct Running {
     child: Guard,
     stdout: Listener,
     stderr: Listener,
+    elsewhere: Option<Elsewhere>,
 }
 
 impl Running {
@@ -123,6 +154,9 @@ impl Running {
     pub fn end(mut self) -> Ended {
         until("it does not end", || !self.is_running());
         let code = self.child.0.wait().unwrap().code();
+        if let Some(elsewhere) = &self.elsewhere {
+            (elsewhere.fetch)();
+        }
         Ended {
             code,
             stdout: self.stdout.text(),
@@ -149,14 +183,17 @@ struct Listener {
 }
 
 impl Listener {
-    fn start(output: impl Read + Send + 'static) -> Self {
+    fn start(output: impl Read + Send + 'static, hidden: &'static str) -> Self {
         let (line, lines) = channel();
         let mut output = BufReader::new(output);
         let thread = spawn(move || {
             let mut text = String::new();
             let mut bytes = Vec::new();
             while output.read_until(b'\n', &mut bytes).unwrap() > 0 {
-                let read = String::from_utf8_lossy(&bytes).into_owned();
+                let mut read = String::from_utf8_lossy(&bytes).into_owned();
+                if !hidden.is_empty() {
+                    read = read.replace(hidden, "");
+                }
                 bytes.clear();
                 text.push_str(&read);
                 // Not every test listens.

@@ -13,9 +13,6 @@ use super::s3_server::{BUCKET, Change};
 /// The least that S3 takes as a piece of an upload that is not the last.
 const LEAST_PIECE: usize = 5 * 1024 * 1024;
 
-/// Objects in a page of a listing; S3 has 1000. Few, so that a run's listing has more than one page.
-const PAGE: usize = 1;
-
 /// What the bucket holds.
 #[derive(Default)]
 pub struct State {
@@ -23,6 +20,8 @@ pub struct State {
     pub uploads: BTreeMap<String, Upload>,
     pub history: Vec<Change>,
     pub pieces: usize,
+    /// Objects in a page of a listing beyond the first.
+    pub further: usize,
     /// Ids that were given out, for entity tags and for uploads.
     ids: u64,
 }
@@ -74,7 +73,7 @@ impl State {
         Ok(etag)
     }
 
-    fn delete(&mut self, key: &str) {
+    pub fn delete(&mut self, key: &str) {
         if self.objects.remove(key).is_some() {
             self.history.push(Change::Deleted(key.to_owned()));
         }
@@ -191,6 +190,28 @@ impl S3 for S3Backend {
         }))
     }
 
+    async fn copy_object(
+        &self,
+        request: S3Request<CopyObjectInput>,
+    ) -> S3Result<S3Response<CopyObjectOutput>> {
+        let copy = request.input;
+        let CopySource::Bucket { key: source, .. } = copy.copy_source else {
+            return Err(s3_error!(NotImplemented));
+        };
+        let mut state = self.state(&copy.bucket)?;
+        let object = state.objects.get(&*source);
+        let content = object.ok_or_else(|| s3_error!(NoSuchKey))?.content.clone();
+        let etag = state.publish(copy.key, content, None, None)?;
+        let result = CopyObjectResult {
+            e_tag: Some(etag),
+            ..Default::default()
+        };
+        Ok(S3Response::new(CopyObjectOutput {
+            copy_object_result: Some(result),
+            ..Default::default()
+        }))
+    }
+
     async fn delete_object(
         &self,
         request: S3Request<DeleteObjectInput>,
@@ -245,7 +266,7 @@ impl S3 for S3Backend {
             if folder.is_some() && folder == last {
                 continue;
             }
-            if contents.len() + folders.len() == PAGE {
+            if contents.len() + folders.len() > state.further {
                 truncated = true;
                 break;
             }

@@ -57,6 +57,12 @@ impl S3Server {
         Self::speaking(Dialect::Amazon)
     }
 
+    /// With pages of a thousand objects, as at Amazon. They have one here else, so that a run's listing has several.
+    pub fn with_long_pages(self) -> Self {
+        self.state.lock().unwrap().further = 999;
+        self
+    }
+
     /// The same as `gs://` sees it.
     pub fn google() -> Self {
         Self::speaking(Dialect::Google)
@@ -90,6 +96,11 @@ impl S3Server {
         state
             .publish(key.to_owned(), content.into(), None, None)
             .unwrap();
+    }
+
+    /// Deletes an object as somebody else would.
+    pub fn delete(&self, key: &str) {
+        self.state.lock().unwrap().delete(key);
     }
 
     pub fn objects(&self) -> BTreeMap<String, Bytes> {
@@ -132,7 +143,12 @@ impl S3Server {
 
     /// Every change that readers could see, in order.
     pub fn history(&self) -> Vec<Change> {
-        self.state.lock().unwrap().history.clone()
+        self.changes_since(0)
+    }
+
+    /// The changes after so many.
+    pub fn changes_since(&self, seen: usize) -> Vec<Change> {
+        self.state.lock().unwrap().history[seen..].to_vec()
     }
 }
 
