@@ -46,7 +46,7 @@ const LOOK: Duration = Duration::from_millis(500);
 pub(super) const CLOCKS: Duration = Duration::from_secs(10);
 
 /// The longest grace: a hundred years, which never pass.
-const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+pub(super) const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// What a process has done before it finishes the run.
 #[derive(Debug, Default)]

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use futures::FutureExt;
 
-use super::collect::{CLOCKS, Supervisor};
+use super::collect::{CLOCKS, NEVER, Supervisor};
 use super::prepare::new_progress;
 use super::{CallLimits, Found, Role, Start, Sweep};
-use crate::config::{Bytes, MemoryPlan, Settings, Shard};
+use crate::config::{Bytes, MemoryPlan, Settings, Shard, Span};
 use crate::error::Error;
 use crate::expand::AgentCounts;
 use crate::measure::Live;
@@ -124,6 +124,9 @@ impl DrivenSweep {
                 .shutdown
                 .stop(dropped.reason().unwrap_or(StopReason::Signal));
         }
+        // Nothing is in flight any more, and what executors left is recovered and recorded however long it takes.
+        self.sweep.settings.deadline = None;
+        self.sweep.settings.grace = Span::from_secs(NEVER.as_secs());
         self.sweep.collect().await
     }
 
