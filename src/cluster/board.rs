@@ -106,6 +106,8 @@ pub(super) struct ShardReport {
     pub(super) beat: u64,
     /// Whether the executor is at it.
     pub(super) works: bool,
+    /// Whether all of it was sent: what is pending now is for a resume.
+    pub(super) is_over: bool,
     pub(super) in_flight: usize,
     /// Whether it sends nothing more because the time for that is over.
     pub(super) is_spent: bool,

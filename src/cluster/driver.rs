@@ -132,6 +132,8 @@ struct Driver {
     said: HashSet<String>,
     /// Whether the time for sending is over.
     is_spent: bool,
+    /// Whether all shards were sent.
+    is_over: bool,
 }
 
 impl Driver {
@@ -186,6 +188,7 @@ impl Driver {
             overview: Overview::default(),
             said: HashSet::new(),
             is_spent: false,
+            is_over: false,
         };
         driver.beat().await;
         Ok(driver)
@@ -198,7 +201,7 @@ impl Driver {
             if self.is_spent {
                 self.shutdown.stop(StopReason::DispatchBudget);
             }
-            if self.shutdown.is_stopping() || self.engine.is_gone() {
+            if self.shutdown.is_stopping() || self.engine.is_gone() || self.is_over {
                 break;
             }
             let pending = driven.pending().await?;
@@ -320,6 +323,8 @@ impl Driver {
             }
         }
         self.is_spent = reports.values().any(|report| report.is_spent);
+        let over = reports.values().filter(|report| report.is_over).count();
+        self.is_over = over == self.step.count as usize;
         let mut agents = self.began.clone();
         for (shard, report) in reports {
             self.show_notices(&shard, &report);

@@ -334,6 +334,7 @@ impl ShardWorker {
             never = shard.follow(&mut report) => match never {},
         };
         report.works = false;
+        report.is_over = done.is_ok() && !shard.shutdown.is_stopping();
         shard.tell(&mut report).await;
         done
     }
