@@ -2,10 +2,18 @@
 //!
 //! The tests stay as they are, and find runs in their folders: a [`Mirror`] keeps folder and store alike.
 
-#[allow(dead_code, reason = "the suite of object stores asks for more")]
+#[allow(
+    dead_code,
+    clippy::duplicate_mod,
+    reason = "some suites have the server for themselves, and ask for more"
+)]
 #[path = "s3_backend.rs"]
 mod s3_backend;
-#[allow(dead_code, reason = "the suite of object stores asks for more")]
+#[allow(
+    dead_code,
+    clippy::duplicate_mod,
+    reason = "some suites have the server for themselves, and ask for more"
+)]
 #[path = "s3_server.rs"]
 mod s3_server;
 
@@ -89,6 +97,37 @@ const ALONE: &[(&str, &str)] = &[
         "cli::trackers",
         "a driver hears of answers every two seconds",
     ),
+    (
+        "faults::always_failing",
+        "each executor judges the agent by itself",
+    ),
+    (
+        "faults::capacity",
+        "each executor finds its part of the capacity",
+    ),
+    ("faults::crashes", "the journal is that of one process"),
+    (
+        "faults::damaged",
+        "the journal and the lock are those of one process",
+    ),
+    (
+        "faults::hangs::without_a_timeout",
+        "a shard has few calls, which all hang",
+    ),
+    (
+        "faults::limits::too_",
+        "a driver hears of failures every two seconds",
+    ),
+    ("faults::locks", "a driver has no lock"),
+    (
+        "faults::published",
+        "the process ends at a change of a file",
+    ),
+    (
+        "faults::refusals::first_attempts",
+        "others hear of a pause within six seconds",
+    ),
+    ("faults::takeover::who_breaks", "executors hold the locks"),
 ];
 
 /// Tests, by the beginnings of their names, whose runs must be on a disk, and why.
@@ -103,6 +142,14 @@ const ON_A_DISK: &[(&str, &str)] = &[
     ),
     ("cli::input_errors::an_output_that", "it is about files"),
     ("cli::terminal", "lines break where the address is long"),
+    (
+        "faults::heads::through_a_proxy",
+        "the proxy would be the store's as well",
+    ),
+    (
+        "faults::redirects::through_a_proxy",
+        "the proxy would be the store's as well",
+    ),
 ];
 
 const CLUSTER: &str = "ROLLSTREAM_TEST_CLUSTER";
