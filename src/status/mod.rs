@@ -10,9 +10,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// A driver writes to its run every two seconds. One that has not for this long has died.
-const DRIVER_SILENCE: TimeDelta = TimeDelta::seconds(10);
-
 use chrono::{DateTime, TimeDelta, Utc};
 use datafusion::common::ScalarValue;
 use datafusion::prelude::SessionContext;
@@ -30,6 +27,9 @@ use crate::session::{self, Rows, RunTables};
 use crate::store::{
     CLUSTER, EXECUTORS, LockHolder, RunLock, RunRecord, RunState, RunStore, StoreError,
 };
+
+/// A driver writes to its run every two seconds. One that has not for this long has died.
+const DRIVER_SILENCE: TimeDelta = TimeDelta::seconds(10);
 
 /// How a run is doing. All figures are counted; those in `run.json` are not used.
 #[derive(Debug, Clone, PartialEq, Serialize)]
