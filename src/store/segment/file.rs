@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use arrow::buffer::Buffer;
 use arrow::error::ArrowError;
 use arrow::ipc::reader::StreamDecoder;
-use arrow::ipc::writer::StreamWriter;
+use arrow::ipc::writer::{StreamEncoder, StreamWriter};
 use arrow::record_batch::RecordBatch;
 
 use super::SegmentName;
@@ -26,7 +26,7 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 /// Writes one segment of a journal.
 pub struct SegmentWriter {
     file: File,
-    encoder: StreamWriter<Vec<u8>>,
+    encoder: StreamEncoder,
     segment: JournalFile,
     bytes: u64,
     synced: Instant,
@@ -44,9 +44,7 @@ impl SegmentWriter {
             Ok(file)
         };
         let file = create().map_err(StoreError::file("create", segment.path()))?;
-        // Messages come without the schema, which is the same for all and known.
-        let encoder = StreamWriter::try_new(Vec::new(), &schema::outcomes());
-        let encoder = encoder.map_err(encoding(&segment))?;
+        let encoder = schemaless().map_err(encoding(&segment))?;
         Ok(Self {
             file,
             encoder,
@@ -58,11 +56,10 @@ impl SegmentWriter {
 
     /// Appends rows. When this returns, they survive the end of the process.
     pub fn append(&mut self, batch: &RecordBatch) -> Result<(), StoreError> {
-        self.encoder.get_mut().clear();
-        let encoded = self.encoder.write(batch);
-        encoded.map_err(encoding(&self.segment))?;
+        let encoded = self.encoder.encode(batch);
+        let encoded = encoded.map_err(encoding(&self.segment))?;
         let failed = StoreError::file("write", self.segment.path());
-        if let Err(source) = frame::write(&mut self.file, self.encoder.get_ref()) {
+        if let Err(source) = frame::write(&mut self.file, &encoded) {
             // What follows half a frame would be taken for damage.
             let _ = self.file.set_len(self.bytes);
             return Err(failed(source));
@@ -97,6 +94,13 @@ impl SegmentWriter {
     pub fn seal(self) -> JournalFile {
         self.segment
     }
+}
+
+/// Returns an encoder of messages without the schema, which is the same for all and known: it is encoded before them.
+fn schemaless() -> Result<StreamEncoder, ArrowError> {
+    let mut encoder = StreamEncoder::try_new(&schema::outcomes())?;
+    encoder.encode(&RecordBatch::new_empty(schema::outcomes()))?;
+    Ok(encoder)
 }
 
 fn encoding(segment: &JournalFile) -> impl Fn(ArrowError) -> StoreError {
