@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::Completion;
+use super::experts;
 use super::figures::number;
 use crate::call::RolloutKey;
 use crate::model::{Message, Tokenizer};
@@ -52,13 +53,15 @@ struct Generated {
     prompt_token_ids: Vec<u32>,
     generation_token_ids: Vec<u32>,
     generation_log_probs: Vec<f64>,
+    routed_experts: Option<Value>,
 }
 
-/// What moves to the log. `routed_experts` stay in the answer, since messages have no place for them.
-const TOKEN_FIELDS: [&str; 3] = [
+/// What moves to the log.
+const TOKEN_FIELDS: [&str; 4] = [
     "prompt_token_ids",
     "generation_token_ids",
     "generation_log_probs",
+    "routed_experts",
 ];
 
 /// Returns the rollout in the answer of a NeMo Gym agent. A generation follows a user message with the tokens that no
@@ -135,12 +138,21 @@ fn with_tokens(items: &mut [Value], options: &GymOptions) -> Result<Vec<Message>
             continue;
         }
         let generated = Generated::deserialize(&*item);
-        let generated = generated.map_err(|source| of_item(source.to_string()))?;
+        let mut generated = generated.map_err(|source| of_item(source.to_string()))?;
         let Some(new) = generated.prompt_token_ids.strip_prefix(seen.as_slice()) else {
             let why = "its prompt_token_ids do not begin with the tokens of the turns before";
             return Err(of_item(why.to_owned()));
         };
-        log.push(tokens("user", new.to_vec()));
+        let lengths = (seen.len(), new.len(), generated.generation_token_ids.len());
+        let experts = generated.routed_experts.take().map(|field| {
+            let experts = experts::by_token(field)?;
+            experts::split(experts, log.last_mut(), lengths)
+        });
+        let (of_prompt, of_generation) = experts.transpose().map_err(of_item)?.unzip();
+        log.push(Message {
+            routed_experts: of_prompt,
+            ..tokens("user", new.to_vec())
+        });
         let (is_invalid_tool_call, has_malformed_thinking) = flags(item, options);
         if let Value::Object(fields) = item {
             move_tokens(fields, &generated, options);
@@ -151,6 +163,7 @@ fn with_tokens(items: &mut [Value], options: &GymOptions) -> Result<Vec<Message>
             logprobs: Some(generated.generation_log_probs),
             is_invalid_tool_call: Some(is_invalid_tool_call),
             has_malformed_thinking: Some(has_malformed_thinking),
+            routed_experts: of_generation,
             ..tokens("assistant", generated.generation_token_ids)
         });
     }
@@ -211,27 +224,4 @@ fn text(item: &Value) -> Option<Message> {
         content: content.unwrap_or_default(),
         ..Message::text(role, "")
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn token_fields_move_to_the_log_and_what_it_has_no_place_for_stays() {
-        let answer = json!({"reward": 1, "response": {"output": [{
-            "prompt_token_ids": [1, 2],
-            "generation_token_ids": [3],
-            "generation_log_probs": [-0.5],
-            "routed_experts": [[[0]], [[4]], [[7]]],
-        }]}});
-        let options = GymOptions::default();
-        let key = RolloutKey::new(0, 0, 0);
-        let completion = completion(key, &[], answer, &options, None).unwrap();
-        let ids = |at: usize| completion.message_log[at].token_ids.clone().unwrap();
-        assert_eq!((ids(0), ids(1)), (vec![1, 2], vec![3]));
-        let left = &completion.env_extras["response"]["output"][0];
-        assert_eq!(*left, json!({"routed_experts": [[[0]], [[4]], [[7]]]}));
-    }
 }

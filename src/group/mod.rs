@@ -5,6 +5,7 @@
 
 mod dispatch;
 mod examples;
+mod experts;
 mod figures;
 mod gym;
 mod manager;

@@ -177,6 +177,10 @@ fn log(messages: &[Message]) -> Value {
             "has_malformed_thinking",
             message.has_malformed_thinking.map(Value::from),
         );
+        put(
+            "routed_experts",
+            message.routed_experts.as_deref().map(Value::from),
+        );
         Value::Object(fields)
     };
     messages.iter().map(message).collect()

@@ -176,6 +176,9 @@ pub struct Message {
     /// Whether a thinking tag stands where none belongs, if that was looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub has_malformed_thinking: Option<bool>,
+    /// The experts that each token was routed to, by layer, if the model says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub routed_experts: Option<Vec<Value>>,
 }
 
 impl Message {
