@@ -61,6 +61,8 @@ pub struct RolloutRequest {
     pub body: Bytes,
     /// The attempt, and the log in which an agent that rollstream runs itself notes its calls.
     pub calls: CallLog,
+    /// Whether any JSON object of an agent of NeMo Gym is an answer. Otherwise its flags and its reward are looked at.
+    pub as_given: bool,
 }
 
 impl RolloutRequest {
@@ -114,9 +116,19 @@ struct Wording<'a> {
     shown: &'a dyn Fn(&[u8]) -> String,
 }
 
-/// Judges a body of status 200 by NeMo Gym's contract. Flags come first: a flagged answer needs no reward. Others
-/// need a reward if `needs_reward`.
-fn judge(body: Bytes, needs_reward: bool, wording: &Wording<'_>) -> Result<Answer, Failure> {
+/// What a JSON object needs to be an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    /// Nothing more.
+    Nothing,
+    /// No flag of a failure.
+    NoFlag,
+    /// Neither a flag of a failure, nor a missing reward.
+    Reward,
+}
+
+/// Judges a body of status 200 by NeMo Gym's contract. Flags come first: a flagged answer needs no reward.
+fn judge(body: Bytes, needs: Needs, wording: &Wording<'_>) -> Result<Answer, Failure> {
     let data = |why: String| (wording.failure)(FailureClass::Data, &why);
     let text = std::str::from_utf8(&body)
         .map_err(|source| data(format!("the answer is not UTF-8 ({source})")))?;
@@ -129,6 +141,9 @@ fn judge(body: Bytes, needs_reward: bool, wording: &Wording<'_>) -> Result<Answe
     if json::is_too_deep(text) {
         let most = json::MAX_DEPTH;
         return Err(data(format!("the answer nests deeper than {most} levels")));
+    }
+    if needs == Needs::Nothing {
+        return Ok(Answer { fields, body });
     }
     if fields.no_persist {
         // The progress of trackers counts the reward.
@@ -153,7 +168,7 @@ fn judge(body: Bytes, needs_reward: bool, wording: &Wording<'_>) -> Result<Answe
             ..(wording.failure)(FailureClass::AgentFlagged, &why)
         });
     }
-    if needs_reward && fields.reward.is_none() {
+    if needs == Needs::Reward && fields.reward.is_none() {
         return Err(data(format!(
             "the answer has no numeric 'reward'{}",
             (wording.quote)(&body)

@@ -2,7 +2,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use reqwest::header::HeaderMap;
 
-use super::{Agent, AgentError, Answer, Reply, RolloutRequest, Wording, judge};
+use super::{Agent, AgentError, Answer, Needs, Reply, RolloutRequest, Wording, judge};
 use crate::call::Target;
 use crate::gym::GymRules;
 use crate::http::{Call, Holder, HttpClients, headers_that_matter, with_connect_time};
@@ -43,6 +43,13 @@ impl NemoGymAgent {
     }
 
     async fn call(&self, request: RolloutRequest, call: &Call<'_>) -> Reply {
+        let needs = if request.as_given {
+            Needs::Nothing
+        } else if self.rules.unscored {
+            Needs::NoFlag
+        } else {
+            Needs::Reward
+        };
         let mut body = request.body;
         let mut is_episode = false;
         if self.rules.routing {
@@ -83,7 +90,7 @@ impl NemoGymAgent {
                 } else {
                     body
                 };
-                judge_call(body, self.rules, call)
+                judge_call(body, needs, call)
             }))
         }
     }
@@ -111,10 +118,10 @@ fn record(body: Bytes, call: &Call<'_>) -> Result<Bytes, Failure> {
     }
 }
 
-fn judge_call(body: Bytes, rules: &GymRules, call: &Call<'_>) -> Result<Answer, Failure> {
+fn judge_call(body: Bytes, needs: Needs, call: &Call<'_>) -> Result<Answer, Failure> {
     judge(
         body,
-        !rules.unscored,
+        needs,
         &Wording {
             failure: &|class, why| call.failure(class, why),
             quote: &|body| call.quote(body),
@@ -256,7 +263,6 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::gym::GYM_05;
     use crate::http::Secrets;
 
     fn class_of(body: &[u8]) -> Option<(FailureClass, bool)> {
@@ -265,7 +271,7 @@ mod tests {
             began: Instant::now(),
             secrets: &Secrets::default(),
         };
-        judge_call(Bytes::copy_from_slice(body), &GYM_05, &call)
+        judge_call(Bytes::copy_from_slice(body), Needs::Reward, &call)
             .err()
             .map(|failure| (failure.class, failure.failure_terminal))
     }
@@ -282,7 +288,7 @@ mod tests {
             secrets: &Secrets::of(&headers),
         };
         let body = Bytes::from_static(b"invalid key hunter2hunter2 (Bearer hunter2hunter2)");
-        let failure = judge_call(body, &GYM_05, &call).unwrap_err();
+        let failure = judge_call(body, Needs::Reward, &call).unwrap_err();
         assert!(!failure.message.contains("hunter2"), "{failure:?}");
         assert!(failure.message.contains("invalid key ****"), "{failure:?}");
     }

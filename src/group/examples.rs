@@ -42,9 +42,9 @@ impl Fatal for ExampleError {
 }
 
 /// Sends rows to the agents that they name in `agent_ref`, and returns each row with its result in the order in which they
-/// end, as `run_examples` of NeMo Gym does. A row is sent as it is; only a retry adds `_ng_attempt_index`. The settings
-/// say where the agents are, how many calls are in flight, and how often a row is tried. Dropping the stream cancels the
-/// calls in flight.
+/// end, as `run_examples` of NeMo Gym does. A row is sent as it is; only a retry adds `_ng_attempt_index`. A result is
+/// what the agent answered, whatever its flags say. The settings say where the agents are, how many calls are in flight,
+/// and how often a row is tried. Dropping the stream cancels the calls in flight.
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {

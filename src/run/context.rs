@@ -21,7 +21,8 @@ pub struct RunContext {
     pub prior: HashMap<(i64, i64), Prior>,
     /// The field that carries the rollout index as a seed, if any.
     pub seed: Option<SeedField>,
-    /// Whether requests are sent without the rollout index. The attempt index is then all that a retry adds.
+    /// Whether requests are sent without the rollout index, and answers come back whatever their flags say. The attempt
+    /// index is then all that a retry adds.
     pub as_given: bool,
     /// The division of memory.
     pub memory: MemoryPlan,

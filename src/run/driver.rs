@@ -214,7 +214,7 @@ impl Driver {
             let (row, calls) = (dispatch.row.clone(), dispatch.calls.clone());
             let task = self.calls.spawn(async move {
                 let agent_name = Arc::clone(&row.agent_name);
-                let reply = row.call(&permit.context.agents, calls).await;
+                let reply = row.call(&permit.context, calls).await;
                 permit.end(&agent_name, &reply);
                 reply
             });

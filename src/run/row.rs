@@ -11,7 +11,7 @@ use bytes::Bytes;
 use datafusion::common::{Result, exec_datafusion_err};
 
 use super::context::RunContext;
-use crate::agent::{Agents, Reply, RolloutRequest};
+use crate::agent::{Reply, RolloutRequest};
 use crate::call::{CallJournal, CallLog, RolloutKey};
 use crate::config::MemoryPlan;
 use crate::json::Object;
@@ -217,13 +217,21 @@ impl PendingRow {
     }
 
     /// Calls the agent. Every result, also an error, becomes a reply.
-    pub(super) async fn call(self, agents: &Agents, calls: CallLog) -> Reply {
+    pub(super) async fn call(self, context: &RunContext, calls: CallLog) -> Reply {
         let failed = |why: String| Reply::new(Err(Failure::new(FailureClass::Data, why)));
-        let Some(member) = agents.get(&self.agent_name) else {
+        let Some(member) = context.agents.get(&self.agent_name) else {
             return failed(format!("no agent '{}' is known", self.agent_name));
         };
         match self.body() {
-            Ok(body) => member.run(RolloutRequest { body, calls }).await,
+            Ok(body) => {
+                let as_given = context.as_given;
+                let request = RolloutRequest {
+                    body,
+                    calls,
+                    as_given,
+                };
+                member.run(request).await
+            }
             Err(why) => failed(format!("the request can't be made: {why}")),
         }
     }

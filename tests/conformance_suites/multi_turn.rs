@@ -195,6 +195,7 @@ async fn answers(
         member.agent.run(RolloutRequest {
             body: row.to_string().into(),
             calls: CallLog::new(key, None),
+            as_given: false,
         })
     });
     let replies = join_all(requests).await.into_iter();

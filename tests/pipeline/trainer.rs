@@ -198,6 +198,29 @@ async fn examples_come_back_with_the_results_of_their_own_agents() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn flags_of_answers_are_left_to_the_caller() {
+    let sim = start(SimConfig::default()).await;
+    let settings = Settings {
+        head_server: Some(sim.head_url().parse().unwrap()),
+        ..Settings::default()
+    };
+    for (fault, flag) in [
+        (FaultKind::NoPersist, "_ng_no_persist"),
+        (FaultKind::FailureTerminal, "_ng_failure_class"),
+    ] {
+        sim.change("a", faults(fault, 1.0)).await.unwrap();
+        let mut row = gym_prompt(1).extra_env_info;
+        row["agent_ref"] = json!({"name": "a"});
+        let results = rollstream::run_examples(&settings, vec![row]).await;
+        let results: Vec<_> = results.unwrap().collect().await;
+        let [Ok((_, result))] = results.as_slice() else {
+            panic!("{results:?}");
+        };
+        assert!(!result[flag].is_null(), "{result}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_failure_is_counted_by_its_http_status_wherever_it_happens() {
     let sim = start(SimConfig::default()).await;
     let responses = AgentSettings {

@@ -70,6 +70,7 @@ async fn play(prompt: &[u8], turns: &[Said], max_seq_len: u64) -> (Value, Vec<Ve
     let reply = agent.run(RolloutRequest {
         body: row.to_string().into(),
         calls: CallLog::new(RolloutKey::default(), None),
+        as_given: false,
     });
     let answer = reply.await.result.unwrap();
     let seen = seen.lock().unwrap().clone();

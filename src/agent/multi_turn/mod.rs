@@ -24,7 +24,7 @@ use indexmap::IndexMap;
 use self::episode::{Episode, run_sample};
 use self::lockstep::{BatchedEpisode, Batcher};
 use self::task_groups::TaskGroups;
-use super::{Agent, Answer, Reply, RolloutRequest, Wording, judge};
+use super::{Agent, Answer, Needs, Reply, RolloutRequest, Wording, judge};
 use crate::config::{DEFAULT_ENVIRONMENT, Driver, GroupFailure, Rules};
 use crate::environment::Environment;
 use crate::http::Secrets;
@@ -97,7 +97,7 @@ impl MultiTurnAgent {
             // The model and the environments keep secrets out of their texts.
             shown: &|text| Secrets::default().shown(text),
         };
-        judge(body.into(), true, &wording)
+        judge(body.into(), Needs::Reward, &wording)
     }
 }
 

@@ -198,6 +198,7 @@ impl Played {
         RolloutRequest {
             body: serde_json::to_vec(&self.prompt).unwrap().into(),
             calls: CallLog::new(key, None),
+            as_given: false,
         }
     }
 

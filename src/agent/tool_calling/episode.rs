@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::items::{ToolCall, Wish, array, heard, raw, tool_output, user_message};
 use super::{ToolCallingAgent, arguments};
-use crate::agent::{Answer, Wording, judge};
+use crate::agent::{Answer, Needs, Wording, judge};
 use crate::call::{CallKind, CallLog, CallSpec, CookieJar, Post, Posted};
 use crate::json::{self, Object};
 use crate::model::{ModelResponse, ResponseRequest};
@@ -121,7 +121,7 @@ impl<'a> ToolRollout<'a> {
         verified.ok()?;
         judge(
             verified.body.clone(),
-            true,
+            Needs::Reward,
             &Wording {
                 failure: &|class, why| verified.refuse(class, why),
                 quote: &|_| verified.quote(),

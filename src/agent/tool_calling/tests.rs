@@ -49,6 +49,7 @@ impl Rollout {
         let request = RolloutRequest {
             body: Bytes::from_static(row.as_bytes()),
             calls: calls.clone(),
+            as_given: false,
         };
         Self {
             reply: agent.run(request).await,
