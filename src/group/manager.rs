@@ -7,7 +7,7 @@ use tokio::time::{sleep, timeout};
 use super::dispatch::{DispatchRow, Dispatcher, Ended, data, remove_attempt};
 use super::gym;
 use super::metrics::{batch_metrics, gym_metrics};
-use super::prompt::{TrainingPrompt, row_index};
+use super::prompt::TrainingPrompt;
 use super::stats::{RolloutCounts, RolloutStats, Timings};
 use super::{
     Completion, GroupPrompt, PromptGroup, RolloutError, RolloutOptions, RolloutOptionsError,
@@ -281,8 +281,7 @@ impl RolloutManager {
                     last = Some(failure);
                     continue;
                 };
-                let (row, completion) =
-                    timings.reading(|| self.read(prompt, &ended, answer, &answers))?;
+                let (row, completion) = timings.reading(|| self.read(prompt, &ended, answer))?;
                 if let Some(place) = answers.get_mut(row) {
                     *place = Some(completion);
                 }
@@ -327,23 +326,20 @@ impl RolloutManager {
         (0..count).map(row).collect()
     }
 
-    /// Reads an answer, and returns the row that it is for.
+    /// Reads an answer, and returns its row.
     fn read(
         &self,
         prompt: &TrainingPrompt,
         ended: &Ended,
         answer: &str,
-        answers: &[Option<Completion>],
     ) -> Result<(usize, Completion), Failure> {
         let value = json::value(answer);
         let mut value = value.ok_or_else(|| data("the answer is not JSON"))?;
         let key = RolloutKey::new(prompt.idx, ended.rollout_index, ended.attempt);
-        let sent_as = usize::try_from(ended.rollout_index).unwrap_or(usize::MAX);
-        let (row, mut completion) = if self.is_native {
-            (sent_as, Completion::native(key, value).map_err(data)?)
+        let row = usize::try_from(ended.rollout_index).unwrap_or(usize::MAX);
+        let mut completion = if self.is_native {
+            Completion::native(key, value).map_err(data)?
         } else {
-            let is_answered = |row: usize| answers.get(row).is_some_and(Option::is_some);
-            let row = row_index(&value, sent_as, is_answered, answers.len()).map_err(data)?;
             remove_attempt(&prompt.extra_env_info, &mut value, ended.attempt);
             let options = &self.options.gym;
             let log = &prompt.message_log;
@@ -354,7 +350,7 @@ impl RolloutManager {
                     prompt.idx
                 ))
             };
-            (row, read.map_err(refuse)?)
+            read.map_err(refuse)?
         };
         if !self.options.sampling.include_logprobs {
             completion

@@ -151,31 +151,6 @@ impl Sampling {
     }
 }
 
-/// Returns which row an answer is for. An agent need not return the index of the row.
-///
-/// # Errors
-/// The agent returned an index that no row has, or that is already answered. The messages are NeMo RL's.
-pub(super) fn row_index(
-    answer: &Value,
-    sent_as: usize,
-    is_answered: impl Fn(usize) -> bool,
-    rows: usize,
-) -> Result<usize, String> {
-    let index = match answer.get(ROW_INDEX) {
-        None => sent_as,
-        Some(given) => {
-            let index = given.as_u64().and_then(|index| usize::try_from(index).ok());
-            index.filter(|index| *index < rows).ok_or_else(|| {
-                format!("the agent returned invalid row index {given} for {rows} inputs")
-            })?
-        }
-    };
-    if is_answered(index) {
-        return Err(format!("the agent returned duplicate row index {index}"));
-    }
-    Ok(index)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,24 +213,5 @@ mod tests {
         };
         let expected = json!({"temperature": 0.0, "stop": ["end"], "stop_token_ids": [2]});
         assert_eq!(params(&greedy), expected);
-    }
-
-    #[test]
-    fn indices_of_no_row_or_an_answered_one_are_rejected() {
-        let index = |given: Value| {
-            let answer = json!({ "_rowidx": given });
-            row_index(&answer, 1, |row| row == 3, 5)
-        };
-        assert_eq!(row_index(&json!({}), 1, |_| false, 5), Ok(1));
-        assert_eq!(index(json!(0)), Ok(0));
-        for (given, expected) in [
-            (json!(-1), "invalid row index -1 for 5 inputs"),
-            (json!(5), "invalid row index 5"),
-            (json!("1"), "invalid row index \"1\""),
-            (json!(3), "duplicate row index 3"),
-        ] {
-            let error = index(given).unwrap_err();
-            assert!(error.contains(expected), "{error}");
-        }
     }
 }
