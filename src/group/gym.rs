@@ -52,7 +52,8 @@ impl Default for GymOptions {
 struct Generated {
     prompt_token_ids: Vec<u32>,
     generation_token_ids: Vec<u32>,
-    generation_log_probs: Vec<f64>,
+    /// With the 32 bits that NeMo RL's tensors have.
+    generation_log_probs: Vec<f32>,
     routed_experts: Option<Value>,
 }
 
@@ -157,10 +158,11 @@ fn with_tokens(items: &mut [Value], options: &GymOptions) -> Result<Vec<Message>
         if let Value::Object(fields) = item {
             move_tokens(fields, &generated, options);
         }
+        let logprobs = generated.generation_log_probs.into_iter();
         seen = generated.prompt_token_ids;
         seen.extend(&generated.generation_token_ids);
         log.push(Message {
-            logprobs: Some(generated.generation_log_probs),
+            logprobs: Some(logprobs.map(f64::from).collect()),
             is_invalid_tool_call: Some(is_invalid_tool_call),
             has_malformed_thinking: Some(has_malformed_thinking),
             routed_experts: of_generation,
