@@ -109,10 +109,16 @@ pub(super) fn completion(
         let incomplete = answer.pointer("/response/incomplete_details");
         incomplete.is_some_and(|details| !details.is_null())
     };
-    if !options.mask_env_flagged_samples
-        && let Some(Value::Object(config)) = answer.get_mut("instance_config")
-    {
-        config.shift_remove("mask_sample");
+    if !options.mask_env_flagged_samples {
+        match answer.get_mut("instance_config") {
+            Some(Value::Object(config)) => {
+                config.shift_remove("mask_sample");
+            }
+            Some(config) if is_truthy_value(config) => {
+                return Err("its instance_config is no object".into());
+            }
+            _ => {}
+        }
     }
     Ok(Completion {
         key,
