@@ -5,10 +5,9 @@ use serde_json::{Map, Value};
 
 use super::Completion;
 use super::experts;
-use super::figures::number;
 use crate::call::RolloutKey;
 use crate::model::{Message, Tokenizer};
-use crate::python::is_truthy_value;
+use crate::python::{float, is_truthy_value};
 
 /// The task name of every prompt that NeMo Gym rolls out.
 pub(super) const TASK_NAME: &str = "nemo_gym";
@@ -78,7 +77,8 @@ pub(super) fn completion(
     options: &GymOptions,
     max_seq_len: Option<u64>,
 ) -> Result<Completion, String> {
-    let reward = answer.get("reward").and_then(number);
+    let reward = answer.get("reward");
+    let reward = reward.and_then(|reward| float(&reward.to_string()));
     let reward = reward.ok_or("it has no numeric reward")?;
     let has_params = answer
         .get("responses_create_params")
