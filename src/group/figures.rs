@@ -126,20 +126,25 @@ fn deviation<F: Figure>(figures: &[F]) -> Value {
     let (Some(first), true) = (figures.first(), figures.len() > 1) else {
         return Value::Null;
     };
-    // Equal figures must have a deviation of exactly 0, which the rounding of their mean could spoil.
-    let shifted = figures
+    let largest = figures
         .iter()
-        .map(|figure| figure.as_f64() - first.as_f64());
-    let shifted: Vec<f64> = shifted.collect();
-    let largest = shifted.iter().fold(0.0, |a: f64, b| a.max(b.abs()));
+        .fold(0.0, |a: f64, b| a.max(b.as_f64().abs()));
     if largest == 0.0 {
         return 0.0.into();
     }
-    // By a power of two, so that squares neither overflow nor vanish.
-    let unit = largest.log2().floor().exp2();
-    let scaled = || shifted.iter().map(|figure| figure / unit);
-    let mean = scaled().sum::<f64>() / figures.len() as f64;
-    let squares = scaled().map(|figure| (figure - mean).powi(2));
+    // By a power of two, so that nothing is rounded, and neither differences nor squares overflow or vanish.
+    let unit = largest
+        .log2()
+        .floor()
+        .min(f64::from(f64::MAX_EXP - 1))
+        .exp2();
+    // Equal figures must have a deviation of exactly 0, which the rounding of their mean could spoil.
+    let shifted = || {
+        let scaled = figures.iter().map(|figure| figure.as_f64() / unit);
+        scaled.map(|figure| figure - first.as_f64() / unit)
+    };
+    let mean = shifted().sum::<f64>() / figures.len() as f64;
+    let squares = shifted().map(|figure| (figure - mean).powi(2));
     let variance = squares.sum::<f64>() / (figures.len() - 1) as f64;
     (unit * variance.sqrt()).into()
 }
