@@ -16,7 +16,7 @@ const MAGIC: &str = "nrlre1";
 pub(super) fn by_token(field: Value) -> Result<Vec<Value>, String> {
     let experts = match field {
         Value::String(text) => unpacked(&text),
-        Value::Array(tokens) if tokens.iter().all(has_layers) => Some(tokens),
+        Value::Array(tokens) => has_one_shape(&tokens).then_some(tokens),
         _ => None,
     };
     experts.ok_or_else(|| {
@@ -52,14 +52,26 @@ pub(super) fn split(
     Ok((of_prompt, of_generation))
 }
 
-fn has_layers(token: &Value) -> bool {
-    let is_layer = |layer: &Value| {
-        let experts = layer.as_array();
-        experts.is_some_and(|experts| experts.iter().all(Value::is_number))
+/// Returns whether all tokens have as many layers, and all layers as many experts.
+fn has_one_shape(tokens: &[Value]) -> bool {
+    let experts = |layer: &Value| {
+        let experts = layer.as_array()?;
+        experts
+            .iter()
+            .all(Value::is_number)
+            .then_some(experts.len())
     };
-    token
-        .as_array()
-        .is_some_and(|layers| layers.iter().all(is_layer))
+    let shape =
+        |token: &Value| -> Option<Vec<usize>> { token.as_array()?.iter().map(experts).collect() };
+    let mut shapes = tokens.iter().map(shape);
+    let Some(Some(first)) = shapes.next() else {
+        return false;
+    };
+    let is_even = first
+        .windows(2)
+        .all(|pair| matches!(pair, [a, b] if a == b));
+    let is_even = is_even && !first.is_empty();
+    is_even && shapes.all(|shape| shape.as_ref() == Some(&first))
 }
 
 fn unpacked(text: &str) -> Option<Vec<Value>> {
@@ -123,6 +135,10 @@ mod tests {
             json!([1]),
             json!([[1]]),
             json!([[["a"]]]),
+            json!([]),
+            json!([[]]),
+            json!([[[1], [2, 3]]]),
+            json!([[[1], [2]], [[3]]]),
             json!("nrlre1:int8:2x2x2:AAAA"),
             json!("nrlre1:int8:1x0x3:"),
             json!("nrlre1:float32:1x1x1:AAAAAA=="),
