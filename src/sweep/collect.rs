@@ -39,6 +39,9 @@ const LEASE_ON_A_STORE: Duration = Duration::from_secs(3 * 60);
 /// Files that a sweep may have open besides its connections: inputs, the journal, parts, stores.
 const OTHERS: u64 = 256;
 
+/// The executors of a driver that was killed end within this time.
+const ORPHANS: Duration = Duration::from_secs(5);
+
 /// The pause between two looks at a lock that is waited for.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -144,7 +147,7 @@ impl Sweep {
         let options = self.lock_options();
         let began = Instant::now();
         let waits = || match self.role {
-            Role::Collector => false,
+            Role::Collector => self.settings.cluster.is_some() && began.elapsed() < ORPHANS,
             Role::Driver => began.elapsed() < options.lease + CLOCKS,
             Role::Executor => !self.shutdown.is_stopping(),
         };

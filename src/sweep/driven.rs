@@ -47,7 +47,7 @@ impl DrivenSweep {
     /// The run is locked, or its store failed.
     pub(crate) async fn begin(mut sweep: Sweep) -> Result<(Self, Begun), Error> {
         let place = sweep.run.clone();
-        let lock = sweep.lock(&place, sweep.lock_options()).await?;
+        let lock = sweep.take_lock(&place).await?;
         let shutdown = sweep.shutdown();
         let begun = async {
             let (writer, supervisor) = sweep.hold(&lock).await?;
