@@ -121,7 +121,13 @@ async fn pending_rows(run: &RunStore) -> anyhow::Result<usize> {
         .with_batch_size(BATCH_ROWS);
     let session = SessionContext::new_with_config(config);
     RunTables::look(run).await?.register(&session).await?;
-    expand::prepare(&session, [("agent", BUDGETS)], expand::Terminal::AsStamped).await?;
+    expand::prepare(
+        &session,
+        [("agent", BUDGETS)],
+        expand::Terminal::AsStamped,
+        true,
+    )
+    .await?;
     let mut rows = expand::pending(&session).await?.execute_stream().await?;
     let mut count = 0;
     while let Some(batch) = rows.try_next().await? {

@@ -14,6 +14,7 @@ use arrow::datatypes::DataType;
 use datafusion::common::cast::{as_boolean_array, as_int32_array, as_string_view_array};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::dataframe::DataFrame;
+use datafusion::datasource::MemTable;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use datafusion::prelude::SessionContext;
 
@@ -113,7 +114,7 @@ impl Terminal {
 }
 
 /// Makes the tables `budgets` and `failed_rollouts` and the views `failures` and `done` from `rollouts` and
-/// `attempts`. `budgets` are those of each agent.
+/// `attempts`. `budgets` are those of each agent. Without `has_attempts`, nothing has failed, and `attempts` is not read.
 ///
 /// # Errors
 /// The session lacks a view, or a table can't be read.
@@ -121,6 +122,7 @@ pub async fn prepare<'a>(
     session: &SessionContext,
     budgets: impl IntoIterator<Item = (&'a str, Budgets)>,
     terminal: Terminal,
+    has_attempts: bool,
 ) -> Result<()> {
     session.register_batch("budgets", budgets_table(budgets)?)?;
     session.register_udf(failure_budget());
@@ -131,9 +133,15 @@ pub async fn prepare<'a>(
     let failures = session.sql(FAILURES).await?;
     let failures = failures.with_param_values(vec![("retry_terminal_timeouts", is_mendable)])?;
     session.register_table("failures", failures.into_view())?;
+    let failed_rollouts = session.sql(FAILED_ROLLOUTS).await?;
     // Cached, so that the plan of a sweep stays readable.
-    let failed_rollouts = session.sql(FAILED_ROLLOUTS).await?.cache().await?;
-    session.register_table("failed_rollouts", failed_rollouts.into_view())?;
+    let failed_rollouts = if has_attempts {
+        failed_rollouts.cache().await?.into_view()
+    } else {
+        let schema = Arc::new(failed_rollouts.schema().as_arrow().clone());
+        Arc::new(MemTable::try_new(schema, vec![Vec::new()])?)
+    };
+    session.register_table("failed_rollouts", failed_rollouts)?;
     let done = session.sql(DONE).await?;
     session.register_table("done", done.into_view())?;
     Ok(())
@@ -441,7 +449,7 @@ mod tests {
         session.register_batch("attempts", attempts(rows)).unwrap();
         let none = RecordBatch::new_empty(schema::rollouts());
         session.register_batch("rollouts", none).unwrap();
-        prepare(&session, [("a", budgets)], Terminal::AsStamped)
+        prepare(&session, [("a", budgets)], Terminal::AsStamped, true)
             .await
             .unwrap();
         session

@@ -224,7 +224,7 @@ async fn planned(session: &SessionContext, settings: &Settings) -> Result<AllSum
     }
     let agents = sums.agents.keys();
     let budgets = agents.map(|name| (name.as_str(), settings.budgets(name)));
-    expand::prepare(session, budgets, expand::Terminal::of(settings)).await?;
+    expand::prepare(session, budgets, expand::Terminal::of(settings), true).await?;
     Ok(sums)
 }
 

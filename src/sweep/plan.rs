@@ -198,7 +198,8 @@ impl Sweep {
         }
         let agents = self.record.agents.keys().map(String::as_str);
         let budgets = agents.map(|agent| (agent, self.settings.budgets(agent)));
-        expand::prepare(&session, budgets, Terminal::of(&self.settings)).await?;
+        let terminal = Terminal::of(&self.settings);
+        expand::prepare(&session, budgets, terminal, landed.has_attempts()).await?;
         Ok(session)
     }
 

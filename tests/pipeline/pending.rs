@@ -141,9 +141,14 @@ async fn pending(lines: &[Line], had: &BTreeSet<(i64, i64, Had)>) -> Vec<(i64, i
     register("tasks", tasks(lines));
     register("rollouts", done(answered.copied()));
     register("attempts", done(had.iter().copied()));
-    expand::prepare(&session, [(AGENT, BUDGETS)], expand::Terminal::AsStamped)
-        .await
-        .unwrap();
+    expand::prepare(
+        &session,
+        [(AGENT, BUDGETS)],
+        expand::Terminal::AsStamped,
+        true,
+    )
+    .await
+    .unwrap();
     let mut rows = Vec::new();
     for batch in expand::pending(&session)
         .await
