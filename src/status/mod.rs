@@ -9,8 +9,9 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use datafusion::common::ScalarValue;
 use datafusion::prelude::SessionContext;
 use serde::Serialize;
@@ -29,7 +30,7 @@ use crate::store::{
 };
 
 /// A driver writes to its run every two seconds. One that has not for this long has died.
-const DRIVER_SILENCE: TimeDelta = TimeDelta::seconds(10);
+pub(crate) const DRIVER_SILENCE: Duration = Duration::from_secs(10);
 
 /// How a run is doing. All figures are counted; those in `run.json` are not used.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -402,7 +403,7 @@ async fn observe(
     let holders = RunLock::holders(run).await?;
     let mut is_locked = holders.iter().any(|holder| holder.alive);
     if record.state == RunState::Running && !is_locked {
-        is_locked = has_driver(run, now).await?;
+        is_locked = driven_at(run).await?.is_some_and(|at| is_recent(at, now));
     }
     if record.state == RunState::Running && !is_locked {
         // It may have ended meanwhile: the lock is released after the record is written.
@@ -416,11 +417,21 @@ async fn observe(
     Ok((record, state, locks))
 }
 
-/// Whether the driver of a cluster lives. It holds no lock: its executors do, while there are any.
-async fn has_driver(run: &RunStore, now: DateTime<Utc>) -> Result<bool, StoreError> {
+/// Returns when the driver of a cluster last wrote to the run, if there is one that has not ended. It holds no lock: its
+/// executors do, while there are any.
+pub(crate) async fn driven_at(run: &RunStore) -> Result<Option<DateTime<Utc>>, StoreError> {
     let objects = run.list(CLUSTER).await?;
-    let last = objects.iter().map(|object| object.last_modified).max();
-    Ok(last.is_some_and(|last| now - last < DRIVER_SILENCE))
+    let own = objects
+        .iter()
+        .find(|object| object.location.as_ref().ends_with(EXECUTORS));
+    Ok(own.map(|object| object.last_modified))
+}
+
+/// Whether a driver that wrote at this time may live.
+pub(crate) fn is_recent(driven_at: DateTime<Utc>, now: DateTime<Utc>) -> bool {
+    (now - driven_at)
+        .to_std()
+        .is_ok_and(|silence| silence < DRIVER_SILENCE)
 }
 
 async fn load(run: &RunStore) -> Result<RunRecord, StoreError> {

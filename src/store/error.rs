@@ -206,6 +206,11 @@ pub enum StoreError {
         /// Since when it was not heard of, in whole seconds.
         silent: Duration,
     },
+    /// Another driver of a cluster works on the run.
+    #[error(
+        "{0} has a driver: another `collect --cluster` works on it. Wait until it has ended, or end it"
+    )]
+    Driven(String),
     /// The lock of the run is no longer ours.
     #[error(
         "the lock of {place} is lost: {why}. This process stopped, so that no two write; what has landed is kept. Continue with `rollstream resume {place}` when nobody else writes to it"
@@ -324,6 +329,7 @@ impl Fatal for StoreError {
             | Self::Exists { .. }
             | Self::Address { .. }
             | Self::Locked { .. }
+            | Self::Driven(_)
             | Self::Setup { .. }
             | Self::StateDirectory { .. } => USAGE,
             _ => FAILURE,

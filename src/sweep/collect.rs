@@ -39,11 +39,8 @@ const LEASE_ON_A_STORE: Duration = Duration::from_secs(3 * 60);
 /// Files that a sweep may have open besides its connections: inputs, the journal, parts, stores.
 const OTHERS: u64 = 256;
 
-/// The executors of a driver that was killed end within this time.
-const ORPHANS: Duration = Duration::from_secs(5);
-
 /// The pause between two looks at a lock that is waited for.
-const LOOK: Duration = Duration::from_millis(500);
+pub(super) const LOOK: Duration = Duration::from_millis(500);
 
 /// The clocks of machines differ by less than this.
 pub(super) const CLOCKS: Duration = Duration::from_secs(10);
@@ -144,13 +141,27 @@ impl Sweep {
 
     /// Takes the lock of the sweep. In a cluster, waits for those who have it: they end, or are dead.
     pub(super) async fn take_lock(&self, place: &RunStore) -> Result<RunLock, Error> {
-        let options = self.lock_options();
-        let began = Instant::now();
-        let waits = || match self.role {
-            Role::Collector => self.settings.cluster.is_some() && began.elapsed() < ORPHANS,
-            Role::Driver => began.elapsed() < options.lease + CLOCKS,
+        let until = self.end_of_others();
+        self.take_lock_while(place, || match self.role {
+            Role::Collector => false,
+            Role::Driver => Instant::now() < until,
             Role::Executor => !self.shutdown.is_stopping(),
-        };
+        })
+        .await
+    }
+
+    /// Returns when executors that are gone have lost their locks.
+    pub(super) fn end_of_others(&self) -> Instant {
+        Instant::now() + self.lock_options().lease + CLOCKS
+    }
+
+    /// Takes the lock of the sweep, for which it waits as long as `waits` says.
+    pub(super) async fn take_lock_while(
+        &self,
+        place: &RunStore,
+        waits: impl Fn() -> bool,
+    ) -> Result<RunLock, Error> {
+        let options = self.lock_options();
         loop {
             match self.lock(place, options).await {
                 Err(error)

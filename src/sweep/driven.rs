@@ -3,11 +3,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use chrono::Utc;
 use futures::FutureExt;
 
-use super::collect::{CLOCKS, NEVER, Supervisor};
+use super::collect::{CLOCKS, LOOK, NEVER, Supervisor};
 use super::prepare::new_progress;
 use super::{CallLimits, Found, Role, Start, Sweep};
 use crate::config::{Bytes, MemoryPlan, Settings, Shard, Span};
@@ -17,7 +18,8 @@ use crate::measure::Live;
 use crate::progress::Progress;
 use crate::report::SweepReport;
 use crate::run::{Shutdown, StopReason};
-use crate::store::{EXECUTORS, RunLock, RunRecord, RunStore};
+use crate::status;
+use crate::store::{EXECUTORS, RunLock, RunRecord, RunStore, StoreError};
 
 /// A sweep that others send. Nobody holds the lock of the run meanwhile: each executor has that of its shard.
 #[derive(Debug)]
@@ -47,7 +49,7 @@ impl DrivenSweep {
     /// The run is locked, or its store failed.
     pub(crate) async fn begin(mut sweep: Sweep) -> Result<(Self, Begun), Error> {
         let place = sweep.run.clone();
-        let lock = sweep.take_lock(&place).await?;
+        let lock = sweep.lock_after_driver(&place).await?;
         let shutdown = sweep.shutdown();
         let begun = async {
             let (writer, supervisor) = sweep.hold(&lock).await?;
@@ -141,6 +143,30 @@ impl DrivenSweep {
 }
 
 impl Sweep {
+    /// Takes the lock of the run. If the driver of a cluster worked on it, waits until that one is known to be dead, and then
+    /// for its executors, which end or lose their locks.
+    async fn lock_after_driver(&self, place: &RunStore) -> Result<RunLock, Error> {
+        let Some(last) = status::driven_at(place).await? else {
+            return self.take_lock(place).await;
+        };
+        let until = Instant::now() + status::DRIVER_SILENCE;
+        let may_live = || Instant::now() < until && !self.shutdown.is_stopping();
+        if status::is_recent(last, Utc::now()) {
+            let text = "a driver worked on the run a moment ago: waiting to see whether it lives";
+            self.progress.notice(text.to_owned());
+            while may_live() {
+                tokio::time::sleep(LOOK).await;
+                let now = status::driven_at(place).await?;
+                if now.is_some_and(|now| now != last) {
+                    return Err(StoreError::Driven(place.display("")).into());
+                }
+            }
+        }
+        let until = self.end_of_others();
+        let waits = || Instant::now() < until && !self.shutdown.is_stopping();
+        self.take_lock_while(place, waits).await
+    }
+
     /// Returns the sweep of a shard, where this process works on `shards` at a time: each has a part of the memory, and all
     /// have the same clients.
     pub(crate) fn for_shard(&self, shard: Shard, shards: usize) -> Self {

@@ -71,6 +71,20 @@ fn executors_end_with_their_driver_and_the_run_resumes_without_them() {
 }
 
 #[test]
+fn a_new_driver_waits_for_the_executors_of_one_that_was_killed() {
+    let scene = Scene::slow();
+    let options = "--cluster local:2 --concurrency 4";
+    let running = scene.collect("run", options).start();
+    scene.until_asked(30);
+    running.signal("KILL");
+    running.end();
+    let resumed = scene.collect("run", options).args("--resume").start();
+    resumed.until_it_says("waiting to see whether it lives");
+    resumed.end().succeeded();
+    scene.has_every_rollout_once("run");
+}
+
+#[test]
 fn a_sweep_whose_executors_were_all_killed_resumes_on_others() {
     let scene = Scene::slow();
     let options = "--cluster local:2 --concurrency 4";
@@ -226,10 +240,11 @@ fn a_run_whose_driver_was_killed_resumes_on_the_same_cluster_or_without_one() {
         driver.end();
         let resume = || scene.collect(run, resumed).args("--resume").run();
         let mut ended = resume();
-        // One process does not wait for executors that have not noticed yet.
+        // One process does not wait for executors that have not noticed yet, and a driver does.
         until("the executors go on", || {
             let is_locked = ended.stderr.contains("is locked");
             if is_locked {
+                assert!(run == "here", "{}", ended.stderr);
                 ended = resume();
             }
             !is_locked
@@ -240,6 +255,23 @@ fn a_run_whose_driver_was_killed_resumes_on_the_same_cluster_or_without_one() {
         // Executors that hear no driver end the calls that they have.
         assert_eq!(scene.agents.requests(), before + ROLLOUTS);
     }
+}
+
+#[test]
+fn a_second_driver_is_refused_and_the_first_goes_on() {
+    let scene = Scene::slow();
+    let first = scene
+        .collect("run", "--cluster local:2 --concurrency 2")
+        .start();
+    scene.until_asked(10);
+    let second = scene
+        .collect("run", "--cluster local:2 --concurrency 2 --resume")
+        .run();
+    let said = second.exited_with(2).stderr;
+    assert!(said.contains("run has a driver"), "{said}");
+    first.end().succeeded();
+    scene.has_every_rollout_once("run");
+    assert_eq!(scene.agents.requests(), ROLLOUTS);
 }
 
 #[test]
