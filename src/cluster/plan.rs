@@ -14,7 +14,7 @@ use std::sync::Arc;
 use arrow::array::{AsArray, RecordBatch, UInt32Array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type};
 use ballista_core::serde::BallistaPhysicalExtensionCodec;
-use datafusion::common::{Result, internal_err};
+use datafusion::common::{Result, exec_datafusion_err, internal_err};
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::error::DataFusionError;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -112,7 +112,10 @@ impl Operator for ShardStep {
             let (step, worker, empty) = (step.clone(), Arc::clone(&worker), empty.clone());
             async move {
                 for number in batch.column(0).as_primitive::<UInt32Type>().values() {
-                    worker.work(&step, *number).await;
+                    let shard = Arc::clone(&worker).run(step.clone(), *number);
+                    shard.await.map_err(|error| {
+                        exec_datafusion_err!("a shard failed, a defect of rollstream: {error}")
+                    })?;
                 }
                 Ok(empty)
             }

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, watch};
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::ClusterError;
@@ -43,6 +45,8 @@ const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
 /// Runs shards in an executor, which Ballista's sessions know it by.
 #[derive(Debug)]
 pub(super) struct ShardWorker {
+    /// Where shards run: Ballista's own threads are as few as the slots, and give way to all others.
+    runtime: Handle,
     name: String,
     slots: usize,
     state_dir: Option<PathBuf>,
@@ -87,8 +91,10 @@ impl Drop for Active<'_> {
 }
 
 impl ShardWorker {
+    /// Creates the worker of this process, on whose runtime the shards run.
     pub(super) fn new(name: String, slots: usize, state_dir: Option<PathBuf>) -> Self {
         Self {
+            runtime: Handle::current(),
             claims: Claims::new(name.clone(), slots),
             name,
             slots,
@@ -196,9 +202,23 @@ impl ShardWorker {
         let _ = tokio::time::timeout(grace.saturating_add(LANDING), ended).await;
     }
 
-    /// Runs a shard to its end. If the executor leaves first, this never returns: Ballista gives the shard to another when
-    /// this process has ended.
-    pub(super) async fn work(&self, step: &ShardStep, number: u32) {
+    /// Runs a shard to its end, unless dropped. If the executor leaves first, this never returns: Ballista gives the shard to
+    /// another when this process has ended.
+    ///
+    /// # Errors
+    /// The shard's task panicked.
+    pub(super) async fn run(
+        self: Arc<Self>,
+        step: ShardStep,
+        number: u32,
+    ) -> Result<(), JoinError> {
+        let runtime = self.runtime.clone();
+        let mut shard = JoinSet::new();
+        shard.spawn_on(async move { self.work(&step, number).await }, &runtime);
+        shard.join_next().await.unwrap_or(Ok(()))
+    }
+
+    async fn work(&self, step: &ShardStep, number: u32) {
         self.active.send_modify(|active| *active += 1);
         let active = Active(self);
         let worked = self.work_patiently(step, number).await;
