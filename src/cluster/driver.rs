@@ -196,8 +196,9 @@ impl Driver {
 
     /// Lets the executors work until nothing is pending, the sweep is stopped, or a job changes nothing.
     async fn drive(&mut self, driven: &DrivenSweep) -> Result<(), Error> {
-        for _ in 0..MOST_JOBS {
-            self.run_job(driven).await?;
+        let mut jobs = 0;
+        while jobs < MOST_JOBS {
+            let is_lost = self.run_job(driven).await?;
             if self.is_spent {
                 self.shutdown.stop(StopReason::DispatchBudget);
             }
@@ -205,20 +206,35 @@ impl Driver {
                 break;
             }
             let pending = driven.pending().await?;
-            if pending == 0 || pending == self.pending {
+            if pending == 0 || (pending == self.pending && !is_lost) {
                 break;
             }
             self.pending = pending;
+            jobs += usize::from(!is_lost);
         }
         Ok(())
     }
 
-    /// Submits the shards as one job, and follows it to its end. A scheduler that has lost it ends it, too.
-    async fn run_job(&mut self, driven: &DrivenSweep) -> Result<(), Error> {
+    /// Submits the shards as one job, and follows it to its end. Returns whether the scheduler has lost it.
+    async fn run_job(&mut self, driven: &DrivenSweep) -> Result<bool, Error> {
         let plan = self.step.clone().plan()?;
         let session = format!("{}-{}", self.board.digest(), self.control.beat);
-        let job = self.engine.client.submit(plan, &session).await?;
         let mut heard = Instant::now();
+        let job = loop {
+            match self.engine.client.submit(plan.clone(), &session).await {
+                Ok(job) => break job,
+                Err(error @ ClusterError::Scheduler { .. })
+                    if heard.elapsed() < SCHEDULER_PATIENCE && !self.shutdown.is_stopping() =>
+                {
+                    self.say(&error.to_string());
+                    self.look().await;
+                    tokio::time::sleep(INTERVAL).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        };
+        heard = Instant::now();
+        let mut is_lost = false;
         let mut looked: Option<Instant> = None;
         loop {
             let is_due = looked.is_none_or(|looked| looked.elapsed() >= INTERVAL);
@@ -246,7 +262,7 @@ impl Driver {
                 Ok(Job::Unknown) if heard.elapsed() > FORGOTTEN => {
                     self.say("the scheduler has lost the job: it is submitted again");
                     // The shards that run keep their locks, so that the new tasks wait for them.
-                    self.pending = u64::MAX;
+                    is_lost = true;
                     break;
                 }
                 Ok(Job::Unknown) => {}
@@ -256,7 +272,7 @@ impl Driver {
             tokio::time::sleep(TICK).await;
         }
         self.look().await;
-        Ok(())
+        Ok(is_lost)
     }
 
     fn order(&self) -> Order {
