@@ -136,9 +136,9 @@ async fn executor(args: ExecutorArgs) -> Result<(), Error> {
         return Err(Error::Usage(why.to_owned()));
     };
     let name = args.name.unwrap_or_else(|| {
-        let host = std::env::var("HOSTNAME");
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname");
         let host = host.unwrap_or_else(|_| "executor".to_owned());
-        format!("{host}-{}", std::process::id())
+        format!("{}-{}", host.trim(), std::process::id())
     });
     let options = ExecutorOptions {
         network: Network::new(&host, &args.cluster_tls, args.insecure_network)?,

@@ -27,8 +27,19 @@ pub(super) fn slots(
             remedy: "executors are other processes, which do not see it",
         });
     }
+    let of_others = [
+        ("--cluster-slots", settings.cluster_slots.is_some()),
+        ("--cluster-tls", settings.cluster_tls.is_some()),
+        ("--insecure-network", settings.insecure_network),
+    ];
     match cluster {
-        Cluster::Local(executors) => Ok((*executors, Network::default())),
+        Cluster::Local(executors) => match of_others.into_iter().find(|(_, is_set)| *is_set) {
+            Some((option, _)) => Err(ClusterError::Option {
+                option,
+                remedy: "the executors of local:N are on this machine, and have a slot each",
+            }),
+            None => Ok((*executors, Network::default())),
+        },
         Cluster::At { host, .. } => {
             let network = Network::new(host, &settings.cluster_tls, settings.insecure_network)?;
             let slots = settings.cluster_slots.ok_or(ClusterError::Slots)?;

@@ -159,6 +159,7 @@ fn limits_below_the_number_of_slots_are_refused() {
         ("--cluster local:2 --shard 1/2", "--shard"),
         ("--cluster grpc://10.0.0.1:50050", "--insecure-network"),
         ("--cluster grpc://127.0.0.1:1", "--cluster-slots"),
+        ("--cluster local:2 --cluster-slots 4", "a slot each"),
     ] {
         let refused = scene.collect("run", options).run();
         refused.exited_with(2).complaining(&[why]);
