@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::Settings;
 use crate::progress::{AgentProgress, ExecutorProgress};
 use crate::schema::SCHEMA_VERSION;
-use crate::store::{CLUSTER, EXECUTORS, RunStore, StoreError};
+use crate::store::{CLUSTER, EXECUTORS, RunRecord, RunStore, StoreError};
 
 /// The time between two looks at the board.
 pub(super) const INTERVAL: Duration = Duration::from_secs(2);
@@ -72,7 +72,10 @@ pub(super) enum FoundSpec {
     Readable(Box<Spec>),
     OtherVersion(String),
     Unreadable,
+    /// The sweep has ended.
     Missing,
+    /// There is no run.
+    NoRun,
 }
 
 /// What the driver wants of the executors.
@@ -174,7 +177,12 @@ impl Board {
     /// Returns the settings of the sweep.
     pub(super) async fn spec(&self) -> Result<FoundSpec, StoreError> {
         let Some(text) = self.text("spec.json").await? else {
-            return Ok(FoundSpec::Missing);
+            let has_run = RunRecord::load(&self.run).await?.is_some();
+            return Ok(if has_run {
+                FoundSpec::Missing
+            } else {
+                FoundSpec::NoRun
+            });
         };
         Ok(match serde_json::from_slice::<AnySpec>(&text) {
             Ok(spec) if spec.version != env!("CARGO_PKG_VERSION") => {

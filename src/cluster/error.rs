@@ -44,6 +44,10 @@ pub(crate) enum ClusterError {
     Executor(#[source] ballista_core::error::BallistaError),
     #[error("the plan or the settings of the run can't be read: they are of another version of rollstream than {}", env!("CARGO_PKG_VERSION"))]
     Unreadable,
+    #[error(
+        "this executor finds no run at {0}: the output must be a place that all machines share under the same name"
+    )]
+    NoRun(String),
     #[error("the driver is rollstream {driver}, and this executor is {}: use the same version", env!("CARGO_PKG_VERSION"))]
     Version { driver: String },
     #[error("the executor '{name}' withdraws: {why}")]

@@ -284,6 +284,7 @@ impl ShardWorker {
             FoundSpec::Unreadable => return Err(ClusterError::Unreadable.into()),
             // A task of a sweep that has ended.
             FoundSpec::Missing => return Ok(()),
+            FoundSpec::NoRun => return Err(ClusterError::NoRun(step.run.clone()).into()),
         };
         let shared = self.shared(&board, &spec);
         let settings = limits::of_executor(spec.settings.clone(), self.part(&spec));

@@ -139,6 +139,23 @@ fn an_executor_with_a_full_disk_withdraws_and_another_goes_on() {
 }
 
 #[test]
+fn an_executor_that_does_not_see_the_output_withdraws_and_another_goes_on() {
+    let machines = Machines::new(Scene::new(instant(["sim"])));
+    let elsewhere = S3Server::start();
+    let blind = machines
+        .executor_by("blind", machines.scheduler(), elsewhere.address())
+        .start();
+    let driver = machines.collect("").start();
+    let withdrawn = blind.end().exited_with(1).stderr;
+    let place = format!("finds no run at s3://{BUCKET}/run");
+    assert!(withdrawn.contains(&place), "{withdrawn}");
+    let _other = machines.executor("other").start();
+    driver.end().succeeded();
+    machines.has_every_rollout_once();
+    assert_eq!(machines.scene.agents.requests(), ROLLOUTS);
+}
+
+#[test]
 fn a_slow_executor_holds_up_its_own_shards_alone() {
     let machines = Machines::new(Scene::slow());
     let [slow, _other] = ["slow", "other"].map(|name| machines.executor(name).start());
