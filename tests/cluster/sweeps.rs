@@ -216,8 +216,24 @@ fn too_many_failures_of_all_executors_together_stop_the_sweep() {
         latency: Latency::Fixed(Duration::from_millis(100)),
         ..instant(["sim"])
     });
-    let options = "--cluster local:2 --concurrency 4 --data-budget 1 --max-failures 8";
+    for (limit, least) in [("--max-failures 8", 8), ("--max-error-rate 0.5", 1)] {
+        let before = scene.agents.requests();
+        let options = "--cluster local:2 --concurrency 4 --data-budget 1 --overwrite";
+        let stopped = scene.collect("run", options).args(limit).run();
+        stopped.exited_with(4);
+        let requests = scene.agents.requests() - before;
+        assert!((least..ROLLOUTS).contains(&requests), "{limit}: {requests}");
+    }
+}
+
+#[test]
+fn a_deadline_ends_the_sweep_on_all_executors_and_it_resumes() {
+    let scene = Scene::new(instant(["sim"]));
+    // More than a minute without the deadline.
+    let options = "--cluster local:2 --concurrency 2 --requests-per-second 2 --deadline 3s";
     scene.collect("run", options).run().exited_with(4);
-    let requests = scene.agents.requests();
-    assert!((8..ROLLOUTS).contains(&requests), "{requests}");
+    assert_eq!(scene.folder.json("run/run.json")["state"], "stopped");
+    scene.collect("run", "--resume").run().succeeded();
+    scene.has_every_rollout_once("run");
+    assert_eq!(scene.agents.requests(), ROLLOUTS);
 }
