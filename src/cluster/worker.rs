@@ -240,7 +240,9 @@ impl ShardWorker {
         if self.withdrawn.set(why.clone()).is_err() {
             return;
         }
-        if let Ok(board) = self.board(step) {
+        // Where the run is not, nobody reads it, and it would pass for what is left of a run.
+        let is_elsewhere = matches!(error.cause(), Some(ClusterError::NoRun(_)));
+        if !is_elsewhere && let Ok(board) = self.board(step) {
             let withdrawal = Withdrawal {
                 executor: self.name.clone(),
                 why,

@@ -514,3 +514,12 @@ async fn a_run_on_an_object_store_is_looked_at_like_any_other() {
     assert_eq!(status.place, "memory:///sweeps/a");
     assert_eq!((status.total.done, status.total.pending), (1, 11));
 }
+
+#[test]
+fn a_driver_that_a_store_with_a_fast_clock_has_just_heard_lives() {
+    let now = Utc::now();
+    for (ago, lives) in [(-30, true), (0, true), (9, true), (11, false)] {
+        let driven_at = now - chrono::TimeDelta::seconds(ago);
+        assert_eq!(super::is_recent(driven_at, now), lives, "{ago} s");
+    }
+}

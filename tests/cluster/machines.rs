@@ -149,6 +149,7 @@ fn an_executor_that_does_not_see_the_output_withdraws_and_another_goes_on() {
     let withdrawn = blind.end().exited_with(1).stderr;
     let place = format!("finds no run at s3://{BUCKET}/run");
     assert!(withdrawn.contains(&place), "{withdrawn}");
+    assert!(elsewhere.objects().is_empty());
     let _other = machines.executor("other").start();
     driver.end().succeeded();
     machines.has_every_rollout_once();
