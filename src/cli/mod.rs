@@ -175,6 +175,9 @@ impl CompletionsArgs {
 /// that stays holds on to the memory that it worked with.
 const IDLE: Duration = Duration::from_millis(50);
 
+/// What still runs when a command has ended may take this long to end.
+const FAREWELL: Duration = Duration::from_secs(1);
+
 /// The whole program. It is no `async` function: a crate that awaits one compiles all that it awaits anew.
 pub fn main() -> ExitCode {
     if let Some(page) = guide_page(args_os()) {
@@ -205,8 +208,8 @@ pub fn main() -> ExitCode {
         Ok(exit) => exit.into(),
         Err(error) => failed(error),
     };
-    // What still runs on blocking threads has nobody left to answer to.
-    runtime.shutdown_background();
+    // Tasks that are dropped remove their temporary files. What a thread waits for has nobody left to answer to.
+    runtime.shutdown_timeout(FAREWELL);
     code
 }
 
