@@ -31,6 +31,7 @@ use rollstream::schema;
 use rollstream::session;
 use rollstream::store::{DispatchLogs, RunStore, SegmentWriter, StoreError, Writer};
 use tempfile::TempDir;
+use tokio_util::task::TaskTracker;
 
 use super::journal::Kept;
 use crate::common::{Answers, task_row};
@@ -186,6 +187,7 @@ fn context(
         registry: Arc::default(),
         progress: Arc::clone(progress),
         shutdown: Shutdown::default(),
+        sending: TaskTracker::new(),
     }
 }
 

@@ -72,7 +72,7 @@ pub struct ExecutorArgs {
     /// Address of the scheduler
     #[arg(long, value_name = "grpc://HOST:PORT")]
     pub scheduler: Cluster,
-    /// Shards that run at a time
+    /// Shards that it sends at a time
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub slots: u16,
     /// Name of this executor, unique in the cluster [default: host and process]

@@ -1,17 +1,25 @@
-//! The process that runs shards: Ballista's executor around a [`ShardWorker`].
+//! The process that runs shards: Ballista's polling for tasks around a [`ShardWorker`], which says how many it takes.
 
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 
-use ballista_core::config::TaskSchedulingPolicy;
-use ballista_core::error::BallistaError;
+use ballista_core::BALLISTA_PROTOCOL_VERSION;
 use ballista_core::extension::SessionConfigExt;
 use ballista_core::ids::new_instance_id;
-use ballista_executor::executor_process::{ExecutorProcessConfig, start_executor_process};
-use ballista_executor::shutdown::Shutdown as BallistaShutdown;
+use ballista_core::serde::protobuf::ExecutorRegistration;
+use ballista_core::serde::scheduler::{
+    ExecutorOperatingSystemSpecification, ExecutorSpecification,
+};
+use ballista_core::serde::{BallistaCodec, BallistaLogicalExtensionCodec};
+use ballista_executor::execution_loop::poll_loop;
+use ballista_executor::executor::Executor;
+use ballista_executor::health::ExecutorHealth;
+use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::prelude::SessionConfig;
+use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
+use futures::FutureExt;
 use tempfile::TempDir;
-use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::local::end_with_parent;
@@ -29,7 +37,7 @@ use crate::store::StoreError;
 pub(crate) struct ExecutorOptions {
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// Shards that run at a time.
+    /// Shards that it sends at a time.
     pub(crate) slots: usize,
     /// Unique in the cluster.
     pub(crate) name: String,
@@ -84,60 +92,63 @@ pub(crate) async fn execute(options: ExecutorOptions, tell: impl Fn(String)) -> 
     tell(format!(
         "executor '{name}' has {slots} slots, and asks the scheduler at {host}:{port} for shards"
     ));
-    let (in_ballista, scheduler) = (network.clone(), address.clone());
     let worker = Arc::new(ShardWorker::new(name.clone(), slots, state_dir));
-    let in_session = Arc::clone(&worker);
-    let config = ExecutorProcessConfig {
-        executor_id: id.clone(),
-        // Else the scheduler asks the connection for it.
-        external_host: Some(name.clone()),
-        port: 0,
-        scheduler_host: host.clone(),
-        scheduler_port: port,
-        scheduler_connect_timeout_seconds: super::scheduler::CONNECT_SECONDS,
-        vcores: slots,
-        task_scheduling_policy: TaskSchedulingPolicy::PullStaged,
-        work_dir: Some(work_dir.display().to_string()),
+    let (in_session, runtime) = (Arc::clone(&worker), Arc::new(RuntimeEnv::default()));
+    let vcores = u32::try_from(slots).unwrap_or(u32::MAX);
+    let specification = ExecutorSpecification::default().with_vcores(vcores);
+    let executor = Executor::new_basic(
+        ExecutorRegistration {
+            id: id.clone(),
+            host: Some(name.clone()),
+            // Nobody fetches anything from an executor, so it listens nowhere.
+            port: 0,
+            grpc_port: 0,
+            specification: Some(specification.into()),
+            os_info: Some(ExecutorOperatingSystemSpecification::default().into()),
+            ballista_protocol_version: BALLISTA_PROTOCOL_VERSION,
+        },
+        &work_dir.display().to_string(),
         // Nothing but the numbers of shards goes through Ballista.
-        memory_pool_size: Some(0),
-        override_config_producer: Some(Arc::new(move || {
+        Arc::new(move |_| Ok(Arc::clone(&runtime))),
+        Arc::new(move || {
             SessionConfig::new_with_ballista().with_extension(Arc::clone(&in_session))
-        })),
-        override_physical_codec: Some(Arc::new(ShardCodec::default())),
-        override_create_grpc_client_endpoint: Some(Arc::new(move |_| {
-            Ok(in_ballista.endpoint(&scheduler)?)
-        })),
-        // Nobody fetches anything from an executor, so it listens nowhere. The task belongs to Ballista.
-        override_arrow_flight_service: Some(Arc::new(|_, _, mut shutdown: BallistaShutdown, _| {
-            Handle::current().spawn(async move {
-                shutdown.recv().await;
-                Ok::<(), BallistaError>(())
-            })
-        })),
-        ..ExecutorProcessConfig::default()
-    };
+        }),
+        slots,
+    );
+    let codec = BallistaCodec::<LogicalPlanNode, PhysicalPlanNode>::new(
+        Arc::new(BallistaLogicalExtensionCodec::default()),
+        Arc::new(ShardCodec::default()),
+    );
     let run = async {
-        // Ballista would not say why it can't connect.
-        Client::wait_for(&address, &network).await?;
-        let ended = start_executor_process(Arc::new(config)).await;
-        ended.map_err(ClusterError::Executor)
+        let scheduler = Client::wait_for(&address, &network).await?.into_inner();
+        let (free, health) = (worker.free(), ExecutorHealth::new());
+        let ended = poll_loop(
+            scheduler,
+            Arc::new(executor),
+            codec,
+            None,
+            Some(free),
+            health,
+        );
+        ended.await.map_err(ClusterError::Executor)
     };
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ClusterError::Start)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(ClusterError::Start)?;
+    // What it began runs as long as it does.
+    let mut run = pin!(run.fuse());
     tokio::select! {
-        ended = run => {
-            // A signal ends Ballista's part, too.
-            if !worker.is_stopped() {
-                ended?;
-            }
-        }
+        ended = &mut run => ended?,
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
         () = worker.leaving() => {}
     }
     worker.leave();
     tell("sends nothing more, and waits for the calls in flight".to_owned());
-    worker.idle().await;
+    tokio::select! {
+        () = worker.idle() => {}
+        // Else the scheduler takes this executor for dead.
+        _ = &mut run => worker.idle().await,
+    }
     // Else the scheduler learns it by silence.
     if let Ok(mut scheduler) = Client::connect(&address, &network).await {
         let _ = scheduler.executor_stopped(&id).await;

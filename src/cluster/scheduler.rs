@@ -39,8 +39,8 @@ const EXPIRY: u64 = 5;
 /// Seconds for which jobs wait when the last executor has gone.
 const NO_EXECUTORS: u64 = 60;
 
-/// The time for which an executor waits for its scheduler, in seconds.
-pub(super) const CONNECT_SECONDS: u16 = 60;
+/// The time for which an executor waits for its scheduler.
+const CONNECT: Duration = Duration::from_secs(60);
 
 /// The pause between two tries to connect.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -142,7 +142,7 @@ impl Client {
     /// # Errors
     /// Nobody answers there for a minute, or it does not admit us.
     pub(super) async fn wait_for(address: &str, network: &Network) -> Result<Self, ClusterError> {
-        let until = Instant::now() + Duration::from_secs(CONNECT_SECONDS.into());
+        let until = Instant::now() + CONNECT;
         loop {
             match Self::connect(address, network).await {
                 Err(_) if Instant::now() < until => tokio::time::sleep(PAUSE).await,
@@ -170,6 +170,11 @@ impl Client {
         // A server that does not admit us says so only to the first request.
         client.job("").await?;
         Ok(client)
+    }
+
+    /// What Ballista's executor asks for tasks.
+    pub(super) fn into_inner(self) -> SchedulerGrpcClient<Channel> {
+        self.client
     }
 
     fn failed(&self, action: &'static str, status: tonic::Status) -> ClusterError {

@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::future::pending;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::{OnceCell, Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::ClusterError;
 use super::admission::Claims;
@@ -49,6 +51,8 @@ pub(super) struct ShardWorker {
     runtime: Handle,
     name: String,
     slots: usize,
+    /// Slots in which no shard sends.
+    free: Arc<Semaphore>,
     state_dir: Option<PathBuf>,
     /// Ends all shards: nothing more is sent.
     leave: CancellationToken,
@@ -90,6 +94,40 @@ impl Drop for Active<'_> {
     }
 }
 
+/// The slot of a shard. Another shard may have it when all rollouts of this one were sent, so that calls are in flight while
+/// the last answers of a shard are waited for.
+struct Slot<'a> {
+    free: &'a Semaphore,
+    is_lent: AtomicBool,
+}
+
+impl<'a> Slot<'a> {
+    fn of(free: &'a Semaphore) -> Self {
+        Self {
+            free,
+            is_lent: AtomicBool::new(false),
+        }
+    }
+
+    /// Lends the slot when all is sent. Never returns.
+    async fn lend_after(&self, sending: TaskTracker) -> Infallible {
+        sending.wait().await;
+        if !self.is_lent.swap(true, Ordering::Relaxed) {
+            self.free.add_permits(1);
+        }
+        pending().await
+    }
+
+    /// Waits until whoever has the slot has sent all, too. Then Ballista may get it back.
+    async fn take_back(self) {
+        if self.is_lent.into_inner()
+            && let Ok(slot) = self.free.acquire().await
+        {
+            slot.forget();
+        }
+    }
+}
+
 impl ShardWorker {
     /// Creates the worker of this process, on whose runtime the shards run.
     pub(super) fn new(name: String, slots: usize, state_dir: Option<PathBuf>) -> Self {
@@ -98,6 +136,7 @@ impl ShardWorker {
             claims: Claims::new(name.clone(), slots),
             name,
             slots,
+            free: Arc::new(Semaphore::new(slots)),
             state_dir,
             leave: CancellationToken::new(),
             withdrawn: OnceLock::new(),
@@ -105,6 +144,11 @@ impl ShardWorker {
             grace: watch::Sender::new(Duration::ZERO),
             drivers: Mutex::default(),
         }
+    }
+
+    /// Returns the free slots, of which Ballista takes one for each shard.
+    pub(super) fn free(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.free)
     }
 
     /// Returns what the shards of a sweep share in this process.
@@ -221,7 +265,8 @@ impl ShardWorker {
     async fn work(&self, step: &ShardStep, number: u32) {
         self.active.send_modify(|active| *active += 1);
         let active = Active(self);
-        let worked = self.work_patiently(step, number).await;
+        let slot = Slot::of(&self.free);
+        let worked = self.work_patiently(step, number, &slot).await;
         drop(active);
         match worked {
             // The shard has a new owner, which goes on with it.
@@ -232,6 +277,7 @@ impl ShardWorker {
         if self.is_stopped() {
             pending::<()>().await;
         }
+        slot.take_back().await;
     }
 
     /// Says why this executor does not work on the sweep, and ends it.
@@ -259,10 +305,15 @@ impl ShardWorker {
     }
 
     /// Waits for a store that is out of reach: it may be for everybody.
-    async fn work_patiently(&self, step: &ShardStep, number: u32) -> Result<(), Error> {
+    async fn work_patiently(
+        &self,
+        step: &ShardStep,
+        number: u32,
+        slot: &Slot<'_>,
+    ) -> Result<(), Error> {
         let until = Instant::now() + DRIVER_LEASE;
         loop {
-            match self.try_work(step, number).await {
+            match self.try_work(step, number, slot).await {
                 Err(error)
                     if error.cause().is_some_and(StoreError::may_pass)
                         && Instant::now() < until
@@ -275,7 +326,7 @@ impl ShardWorker {
         }
     }
 
-    async fn try_work(&self, step: &ShardStep, number: u32) -> Result<(), Error> {
+    async fn try_work(&self, step: &ShardStep, number: u32, slot: &Slot<'_>) -> Result<(), Error> {
         if step.run.is_empty() {
             return Err(ClusterError::Unreadable.into());
         }
@@ -301,12 +352,15 @@ impl ShardWorker {
         };
         let lease = settings.lease.map_or(DRIVER_LEASE, Span::duration);
         if !spec.admits {
-            return self.work_on(&board, settings, shard, lease, shared).await;
+            return self
+                .work_on(&board, settings, shard, lease, shared, slot)
+                .await;
         }
         let worked = async {
             self.claims.put(&board, 1).await?;
             self.admission(&board, lease).await;
-            self.work_on(&board, settings, shard, lease, shared).await
+            self.work_on(&board, settings, shard, lease, shared, slot)
+                .await
         };
         let worked = tokio::select! {
             worked = worked => worked,
@@ -325,6 +379,7 @@ impl ShardWorker {
         shard: config::Shard,
         lease: Duration,
         Shared { limits, sweep }: Shared,
+        slot: &Slot<'_>,
     ) -> Result<(), Error> {
         if self.order(board, lease).await != Order::Send || self.is_stopped() {
             return Ok(());
@@ -335,6 +390,7 @@ impl ShardWorker {
         let sweep = sweep.get_or_try_init(|| Sweep::prepare(settings)).await?;
         let sweep = sweep.for_shard(shard, self.slots);
         let (progress, shutdown) = (sweep.progress(), sweep.shutdown());
+        let sending = sweep.sending();
         let shard = Shard {
             worker: self,
             board,
@@ -355,6 +411,7 @@ impl ShardWorker {
                 let _ = shard.before.set(progress.by_agent());
             }) => done,
             never = shard.follow(&mut report) => match never {},
+            never = slot.lend_after(sending) => match never {},
         };
         report.works = false;
         report.is_over = done.is_ok() && !shard.shutdown.is_stopping();

@@ -8,6 +8,7 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::execute_stream;
 use datafusion::prelude::SessionConfig;
 use serde_json::Value;
+use tokio_util::task::TaskTracker;
 
 use crate::agent::Agents;
 use crate::config::MemoryPlan;
@@ -78,6 +79,7 @@ impl Dispatcher {
             registry: Arc::clone(&self.registry),
             progress: Arc::clone(&self.progress),
             shutdown: Shutdown::default(),
+            sending: TaskTracker::new(),
         };
         let rows = batch(rows)?;
         let schema = rows.schema();

@@ -2,6 +2,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio_util::task::TaskTracker;
+
 use super::registry::Registry;
 use super::stop::{DispatchBudget, FailureLimits, Shutdown};
 use crate::agent::Agents;
@@ -46,4 +48,6 @@ pub struct RunContext {
     pub progress: Arc<Progress>,
     /// The handle that stops the run early.
     pub shutdown: Shutdown,
+    /// Empty and closed when no partition that has begun has rows left to send.
+    pub sending: TaskTracker,
 }

@@ -11,6 +11,7 @@ use futures::StreamExt;
 use tokio::sync::mpsc::Sender;
 use tokio::task::{Id, JoinError, JoinSet, yield_now};
 use tokio::time::sleep_until;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::context::RunContext;
 use super::exec::RunMetrics;
@@ -56,6 +57,8 @@ pub(super) struct Driver {
     wake: Option<Instant>,
     slow_calls: SlowCalls,
     stopped: bool,
+    /// Held while rows are left to send.
+    sending: Option<TaskTrackerToken>,
     /// Whether all outcomes were passed on.
     ended: bool,
     /// The error that stopped this partition.
@@ -73,6 +76,8 @@ impl Driver {
         metrics: RunMetrics,
     ) -> Self {
         let concurrency = concurrency.min(context.most_calls);
+        let sending = Some(context.sending.token());
+        context.sending.close();
         Self {
             queue: Queue::new(Arc::clone(&context), concurrency),
             random: fastrand::Rng::new(),
@@ -86,6 +91,7 @@ impl Driver {
             wake: None,
             slow_calls: SlowCalls::default(),
             stopped: false,
+            sending,
             ended: false,
             failed: None,
             answer_bytes: 0.0,
@@ -112,8 +118,11 @@ impl Driver {
             if self.stopped {
                 input = None;
             }
-            if input.is_none() && self.queue.is_empty() && self.calls.is_empty() {
-                return self.end(&output).await;
+            if input.is_none() && self.queue.is_empty() {
+                self.sending = None;
+                if self.calls.is_empty() {
+                    return self.end(&output).await;
+                }
             }
             let full = self.is_full();
             let now = Instant::now();

@@ -299,6 +299,7 @@ impl Sweep {
             registry: Arc::clone(&self.limits.registry),
             progress: Arc::clone(&self.progress),
             shutdown: self.shutdown.clone(),
+            sending: self.sending.clone(),
             agents: std::mem::take(&mut self.agents),
         };
         let land = LandContext::new(

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use chrono::Utc;
 use futures::FutureExt;
+use tokio_util::task::TaskTracker;
 
 use super::collect::{CLOCKS, LOOK, NEVER, Supervisor};
 use super::prepare::new_progress;
@@ -191,6 +192,7 @@ impl Sweep {
             queries: self.queries.clone(),
             checkpointer: None,
             shutdown: Shutdown::default(),
+            sending: TaskTracker::new(),
             groups: None,
             nothing_scored: None,
             live: None,

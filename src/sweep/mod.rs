@@ -44,6 +44,7 @@ use std::time::Duration;
 use chrono::{SecondsFormat, Utc};
 use serde_json::Value;
 use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
 
 use crate::agent::Agents;
 use crate::config::Settings;
@@ -102,6 +103,8 @@ pub struct Sweep {
     checkpointer: Option<Checkpointer>,
     progress: Arc<Progress>,
     shutdown: Shutdown,
+    /// Ends when all rollouts were sent.
+    sending: TaskTracker,
     /// Report on the groups that were written, one for each prompt.
     groups: Option<GroupReport>,
     /// Why the run has no score.
@@ -218,6 +221,13 @@ impl Sweep {
     /// Returns the handle that ends the sweep early.
     pub fn shutdown(&self) -> Shutdown {
         self.shutdown.clone()
+    }
+
+    /// Returns what ends when all rollouts were sent: the rest of the sweep waits for answers. It never ends where nothing is
+    /// pending.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn sending(&self) -> TaskTracker {
+        self.sending.clone()
     }
 
     /// Returns notes on decisions that the settings left open.

@@ -20,6 +20,7 @@ use crate::servers::{Route, Servers};
 use crate::status;
 use crate::store::{EnvironmentServer, RunCounts, RunRecord, RunState, RunStore, StoreError};
 use datafusion::common::ScalarValue;
+use tokio_util::task::TaskTracker;
 
 /// The values of the metrics' parameters.
 pub(super) fn parameters(
@@ -272,6 +273,7 @@ impl Sweep {
             queries,
             checkpointer: None,
             shutdown: Shutdown::default(),
+            sending: TaskTracker::new(),
             groups: None,
             nothing_scored: None,
             live: None,

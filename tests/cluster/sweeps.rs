@@ -168,6 +168,26 @@ fn limits_below_the_number_of_slots_are_refused() {
 }
 
 #[test]
+fn a_shard_whose_last_answer_is_late_holds_up_no_other() {
+    let scene = Scene::new(SimConfig {
+        fault_at: vec!["0:0:0=hang".parse().unwrap()],
+        ..instant(["sim"])
+    });
+    let running = scene.collect("run", "--cluster local:1").start();
+    // Task 0 is in the first of eight shards, and the executor has one slot.
+    scene.until_asked(ROLLOUTS);
+    running.signal("INT");
+    running.until_it_says("waits for 1 call");
+    running.signal("INT");
+    running.end().exited_with(130);
+    let record = scene.folder.json("run/run.json");
+    assert_eq!(record["rollouts"]["pending"], 1);
+    scene.folder.rollstream("resume run").run().succeeded();
+    scene.has_every_rollout_once("run");
+    assert_eq!(scene.agents.requests(), ROLLOUTS + 1);
+}
+
+#[test]
 fn an_interrupted_sweep_drains_and_resumes_without_the_cluster() {
     let scene = Scene::slow();
     let running = scene

@@ -102,8 +102,9 @@ impl Folder {
 }
 
 fn list(directory: &Path, files: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
+    // A sweep may remove what was there a moment ago.
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
         if path.is_dir() {
             list(&path, files);
         }

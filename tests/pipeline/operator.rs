@@ -22,6 +22,7 @@ use rollstream::progress::Progress;
 use rollstream::retry::Backoff;
 use rollstream::run::{FailureLimits, RunContext, RunExec, RunStep, Shutdown};
 use rollstream::schema;
+use tokio_util::task::TaskTracker;
 
 /// Rows that may be queued.
 pub const LOOKAHEAD: usize = 2000;
@@ -104,6 +105,7 @@ impl Operator {
                 registry: Arc::default(),
                 progress: Arc::clone(&self.progress),
                 shutdown: self.shutdown.clone(),
+                sending: TaskTracker::new(),
             })
         };
         Arc::clone(self.context.get_or_init(new))
