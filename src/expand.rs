@@ -14,7 +14,6 @@ use arrow::datatypes::DataType;
 use datafusion::common::cast::{as_boolean_array, as_int32_array, as_string_view_array};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::dataframe::DataFrame;
-use datafusion::datasource::MemTable;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use datafusion::prelude::SessionContext;
 
@@ -23,7 +22,7 @@ use crate::json::{Object, unquote};
 use crate::outcome::resume::{self, FAILURE_CLASS};
 use crate::progress::{EarlierTask, Progress};
 use crate::retry::{Budget, Budgets, FailureClass, FailureCounts, Prior};
-use crate::session::{Rows, row};
+use crate::session::{Rows, no_rows, row};
 
 const FAILURES: &str = include_str!("../queries/expand/failures.sql");
 const FAILED_ROLLOUTS: &str = include_str!("../queries/expand/failed_rollouts.sql");
@@ -136,12 +135,11 @@ pub async fn prepare<'a>(
     let failed_rollouts = session.sql(FAILED_ROLLOUTS).await?;
     // Cached, so that the plan of a sweep stays readable.
     let failed_rollouts = if has_attempts {
-        failed_rollouts.cache().await?.into_view()
+        failed_rollouts.cache().await?
     } else {
-        let schema = Arc::new(failed_rollouts.schema().as_arrow().clone());
-        Arc::new(MemTable::try_new(schema, vec![Vec::new()])?)
+        no_rows(session, Arc::new(failed_rollouts.schema().clone()))
     };
-    session.register_table("failed_rollouts", failed_rollouts)?;
+    session.register_table("failed_rollouts", failed_rollouts.into_view())?;
     let done = session.sql(DONE).await?;
     session.register_table("done", done.into_view())?;
     Ok(())

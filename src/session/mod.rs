@@ -19,6 +19,6 @@ pub(crate) use plain_words::{missing_table, plain};
 pub(crate) use rows::{Column, Rows, row};
 pub(crate) use spool::AHEAD;
 pub use spool::{Spool, SpoolFile};
-pub(crate) use tables::unless_replaced;
 pub use tables::{JournalRows, RunTables, any_part, dispatches, part};
+pub(crate) use tables::{no_rows, unless_replaced};
 pub use wide::{NamedRun, register_union, register_wide};

@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
-use arrow::record_batch::RecordBatch;
 use datafusion::catalog::streaming::StreamingTable;
-use datafusion::common::Result;
 use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::{DFSchemaRef, Result, ToDFSchema};
 use datafusion::dataframe::DataFrame;
 use datafusion::datasource::MemTable;
 use datafusion::datasource::file_format::parquet::ParquetFormat;
@@ -16,6 +15,7 @@ use datafusion::datasource::listing::{
 };
 use datafusion::error::DataFusionError;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::logical_expr::{EmptyRelation, LogicalPlan};
 use datafusion::physical_plan::stream::RecordBatchReceiverStream;
 use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::prelude::{ParquetReadOptions, SessionContext, lit};
@@ -206,7 +206,7 @@ impl RunTables {
             }
         }
         let Some(all) = union_all(frames)? else {
-            return session.read_batch(RecordBatch::new_empty(schema));
+            return Ok(no_rows(session, schema.to_dfschema_ref()?));
         };
         let masks = self.run.rules().unwrap_or(&GYM_05).masks;
         if table == schema::ROLLOUTS && !masks {
@@ -298,6 +298,15 @@ impl RunTables {
         }
         Ok(ledger)
     }
+}
+
+/// A table without rows, in words by which the planner leaves out what depends on it.
+pub(crate) fn no_rows(session: &SessionContext, schema: DFSchemaRef) -> DataFrame {
+    let none = EmptyRelation {
+        produce_one_row: false,
+        schema,
+    };
+    DataFrame::new(session.state(), LogicalPlan::EmptyRelation(none))
 }
 
 /// Returns the rows of all frames; none if there are no frames.

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use rollstream::Sweep;
 use rollstream::config::{AgentSettings, Concurrency, Settings};
+use rollstream::sim::{AgentConfig, Sim};
 
-use super::workspace::{Workspace, tasks};
+use super::workspace::{Workspace, quick, sweep, tasks};
 
 /// What differs from one machine and moment to another.
 const FILTERS: [(&str, &str); 3] = [
@@ -41,17 +42,9 @@ async fn a_sweep_is_one_plan_from_source_to_sink() {
         insta::assert_snapshot!(plan.physical, @r"
         LandExec: output=[RUN], part_size=134217728, partitions=1
           RunExec: concurrency=64, partitions=1
-            HashJoinExec: mode=CollectLeft, join_type=RightAnti, on=[(task_index@0, task_index@0), (block@1, pending.rollout_index >> Int64(6)@4)], filter=bits@0 >> rollout_index@1 & 63 & 1 = 1, projection=[task_index@0, rollout_index@1, agent_name@2, request@3]
-              ProjectionExec: expr=[task_index@0 as task_index, rollout_index >> Int64(6)@1 as block, bit_or(Int64(1) << rollout_index & Int64(63))@2 as bits]
-                AggregateExec: mode=Final, gby=[task_index@0 as task_index, rollout_index >> Int64(6)@1 as rollout_index >> Int64(6)], aggr=[bit_or(Int64(1) << rollout_index & Int64(63))]
-                  CoalescePartitionsExec
-                    AggregateExec: mode=Partial, gby=[task_index@0 as task_index, rollout_index@1 >> 6 as rollout_index >> Int64(6)], aggr=[bit_or(Int64(1) << rollout_index & Int64(63))]
-                      UnionExec
-                        DataSourceExec: partitions=1, partition_sizes=[1]
-                        DataSourceExec: partitions=1, partition_sizes=[0]
-              ProjectionExec: expr=[task_index@0 as task_index, __unnest_placeholder(range(tasks.first_rollout_index,tasks.first_rollout_index + tasks.num_repeats),depth=1)@1 as rollout_index, agent_name@2 as agent_name, request@3 as request, __unnest_placeholder(range(tasks.first_rollout_index,tasks.first_rollout_index + tasks.num_repeats),depth=1)@1 >> 6 as pending.rollout_index >> Int64(6)]
-                UnnestExec
-                  DataSourceExec: file_groups={1 group: [[TASKS]]}, projection=[task_index, range(first_rollout_index@2, first_rollout_index@2 + num_repeats@3) as __unnest_placeholder(range(tasks.first_rollout_index,tasks.first_rollout_index + tasks.num_repeats)), agent_name, request], file_type=parquet
+            ProjectionExec: expr=[task_index@0 as task_index, __unnest_placeholder(range(tasks.first_rollout_index,tasks.first_rollout_index + tasks.num_repeats),depth=1)@1 as rollout_index, agent_name@2 as agent_name, request@3 as request]
+              UnnestExec
+                DataSourceExec: file_groups={1 group: [[TASKS]]}, projection=[task_index, range(first_rollout_index@2, first_rollout_index@2 + num_repeats@3) as __unnest_placeholder(range(tasks.first_rollout_index,tasks.first_rollout_index + tasks.num_repeats)), agent_name, request], file_type=parquet
         ");
     });
     let counts = plan.agents.iter().map(|agent| {
@@ -89,19 +82,31 @@ async fn tasks_are_dealt_out_to_partitions_before_they_become_rollouts() {
         insta::assert_snapshot!(plan.physical, @r"
         LandExec: output=[RUN], part_size=134217728, partitions=3
           RunExec: concurrency=16, partitions=3
-            HashJoinExec: mode=CollectLeft, join_type=RightAnti, on=[(task_index@0, task_index@0), (block@1, pending.rollout_index >> Int64(6)@4)], filter=bits@0 >> rollout_index@1 & 63 & 1 = 1, projection=[task_index@0, rollout_index@1, agent_name@2, request@3]
-              ProjectionExec: expr=[task_index@0 as task_index, rollout_index >> Int64(6)@1 as block, bit_or(Int64(1) << rollout_index & Int64(63))@2 as bits]
-                AggregateExec: mode=Final, gby=[task_index@0 as task_index, rollout_index >> Int64(6)@1 as rollout_index >> Int64(6)], aggr=[bit_or(Int64(1) << rollout_index & Int64(63))]
-                  CoalescePartitionsExec
-                    AggregateExec: mode=Partial, gby=[task_index@0 as task_index, rollout_index@1 >> 6 as rollout_index >> Int64(6)], aggr=[bit_or(Int64(1) << rollout_index & Int64(63))]
-                      UnionExec
-                        DataSourceExec: partitions=1, partition_sizes=[1]
-                        DataSourceExec: partitions=1, partition_sizes=[0]
-              ProjectionExec: expr=[task_index@0 as task_index, __unnest_placeholder(range(tasks.first_rollout_index,tasks.first_rollout_index + tasks.num_repeats),depth=1)@1 as rollout_index, agent_name@2 as agent_name, request@3 as request, __unnest_placeholder(range(tasks.first_rollout_index,tasks.first_rollout_index + tasks.num_repeats),depth=1)@1 >> 6 as pending.rollout_index >> Int64(6)]
-                UnnestExec
-                  ProjectionExec: expr=[task_index@0 as task_index, range(first_rollout_index@2, first_rollout_index@2 + num_repeats@3) as __unnest_placeholder(range(tasks.first_rollout_index,tasks.first_rollout_index + tasks.num_repeats)), agent_name@1 as agent_name, request@4 as request]
-                    ByTaskExec: RepartitionExec: partitioning=Hash([task_index@0], 3), input_partitions=1
-                      DataSourceExec: file_groups={1 group: [[TASKS]]}, projection=[task_index, agent_name, first_rollout_index, num_repeats, request], file_type=parquet
+            ProjectionExec: expr=[task_index@0 as task_index, __unnest_placeholder(range(tasks.first_rollout_index,tasks.first_rollout_index + tasks.num_repeats),depth=1)@1 as rollout_index, agent_name@2 as agent_name, request@3 as request]
+              UnnestExec
+                ProjectionExec: expr=[task_index@0 as task_index, range(first_rollout_index@2, first_rollout_index@2 + num_repeats@3) as __unnest_placeholder(range(tasks.first_rollout_index,tasks.first_rollout_index + tasks.num_repeats)), agent_name@1 as agent_name, request@4 as request]
+                  ByTaskExec: RepartitionExec: partitioning=Hash([task_index@0], 3), input_partitions=1
+                    DataSourceExec: file_groups={1 group: [[TASKS]]}, projection=[task_index, agent_name, first_rollout_index, num_repeats, request], file_type=parquet
         ");
     });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_resume_leaves_out_what_has_landed_by_a_join() {
+    let place = Workspace::new();
+    let agents = quick(&[("alpha", AgentConfig::default())]);
+    let sim = Sim::start(agents).await.unwrap();
+    let settings = place.settings(&tasks(7, &["alpha"]), 1, &sim);
+    sweep(settings.clone()).await;
+    let settings = Settings {
+        resume: true,
+        extend: true,
+        num_repeats: "2".parse().unwrap(),
+        ..settings
+    };
+    let plan = Sweep::prepare(settings).await.unwrap();
+    let plan = plan.plan().await.unwrap();
+    let join = "HashJoinExec: mode=CollectLeft, join_type=RightAnti";
+    assert!(plan.physical.contains(join), "{}", plan.physical);
+    assert_eq!(plan.num_pending(), 7);
 }
