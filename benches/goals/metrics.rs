@@ -49,7 +49,7 @@ pub struct Metrics {
     #[arg(long, value_name = "BYTES", default_value_t = 20_000)]
     body_size: usize,
     /// Memory of the metrics for what can go to temporary files, in MB
-    #[arg(long, value_name = "MB", default_value_t = 256)]
+    #[arg(long, value_name = "MB", default_value_t = 128)]
     memory: usize,
     /// Do this with the run at RUN
     #[arg(long, hide = true, requires = "run")]

@@ -50,7 +50,7 @@ pub struct MetricArgs {
 #[derive(Debug, Args)]
 pub struct MemoryArgs {
     /// Memory of queries before they write to temporary files
-    #[arg(long, value_name = "SIZE", default_value = "256MB")]
+    #[arg(long, value_name = "SIZE", default_value = "128MB")]
     pub memory: Bytes,
 }
 
@@ -62,7 +62,7 @@ impl MemoryArgs {
 }
 
 /// The memory, in bytes, of commands that have no option for it.
-pub(super) const DEFAULT_MEMORY: usize = 256_000_000;
+pub(super) const DEFAULT_MEMORY: usize = 128_000_000;
 
 /// Creates the metric families as tables of a session.
 pub(super) fn metric_tables(args: &FamilyArgs, memory: usize) -> Result<MetricTables, Error> {
