@@ -42,6 +42,10 @@ const NO_EXECUTORS: u64 = 60;
 /// The time for which an executor waits for its scheduler.
 const CONNECT: Duration = Duration::from_secs(60);
 
+/// The largest answer of a scheduler: an executor gets tasks for all its slots at once, each with the configuration of its
+/// session.
+const MOST_BYTES: usize = 64 << 20;
+
 /// The pause between two tries to connect.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -165,7 +169,7 @@ impl Client {
         let channel = endpoint.connect().await.map_err(failed)?;
         let mut client = Self {
             address: address.to_owned(),
-            client: SchedulerGrpcClient::new(channel),
+            client: SchedulerGrpcClient::new(channel).max_decoding_message_size(MOST_BYTES),
         };
         // A server that does not admit us says so only to the first request.
         client.job("").await?;

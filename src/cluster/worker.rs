@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
 use tokio::runtime::Handle;
-use tokio::sync::{OnceCell, Semaphore, watch};
+use tokio::sync::{AcquireError, OnceCell, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -38,6 +39,9 @@ const CHECKPOINTS: Span = Span::from_secs(1);
 /// A driver that is silent for this long is dead.
 const DRIVER_LEASE: Duration = Duration::from_secs(60);
 
+/// An executor has this many shards for each slot at most. One sends, and the others wait for their last answers.
+const MOST_SHARDS: usize = 4;
+
 /// The pause between two looks of an executor that waits to be admitted.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -53,6 +57,8 @@ pub(super) struct ShardWorker {
     slots: usize,
     /// Slots in which no shard sends.
     free: Arc<Semaphore>,
+    /// Slots that shards had lent when they ended, until others have sent all.
+    lent: Mutex<JoinSet<()>>,
     state_dir: Option<PathBuf>,
     /// Ends all shards: nothing more is sent.
     leave: CancellationToken,
@@ -96,35 +102,56 @@ impl Drop for Active<'_> {
 
 /// The slot of a shard. Another shard may have it when all rollouts of this one were sent, so that calls are in flight while
 /// the last answers of a shard are waited for.
-struct Slot<'a> {
-    free: &'a Semaphore,
+#[derive(Debug)]
+struct Slot {
+    worker: Arc<ShardWorker>,
     is_lent: AtomicBool,
 }
 
-impl<'a> Slot<'a> {
-    fn of(free: &'a Semaphore) -> Self {
+impl Slot {
+    fn of(worker: &Arc<ShardWorker>) -> Self {
         Self {
-            free,
+            worker: Arc::clone(worker),
             is_lent: AtomicBool::new(false),
         }
     }
 
-    /// Lends the slot when all is sent. Never returns.
+    /// Lends the slot when all is sent, unless too many shards wait already. Never returns.
     async fn lend_after(&self, sending: TaskTracker) -> Infallible {
+        let ShardWorker {
+            free, slots, leave, ..
+        } = &*self.worker;
         sending.wait().await;
-        if !self.is_lent.swap(true, Ordering::Relaxed) {
-            self.free.add_permits(1);
+        let mut active = self.worker.active.subscribe();
+        let has_room = active.wait_for(|active| *active < slots * MOST_SHARDS);
+        if has_room.await.is_ok()
+            && !leave.is_cancelled()
+            && !self.is_lent.swap(true, Ordering::Relaxed)
+        {
+            free.add_permits(1);
         }
         pending().await
     }
 
-    /// Waits until whoever has the slot has sent all, too. Then Ballista may get it back.
-    async fn take_back(self) {
-        if self.is_lent.into_inner()
-            && let Ok(slot) = self.free.acquire().await
-        {
-            slot.forget();
+    /// Takes the slot back, at once or from the next shard that has sent all: Ballista gives it back, too.
+    fn take_back(&self) {
+        if !self.is_lent.load(Ordering::Relaxed) {
+            return;
         }
+        let mut slot = Box::pin(Arc::clone(&self.worker.free).acquire_owned());
+        let forget = |slot: Result<OwnedSemaphorePermit, AcquireError>| {
+            if let Ok(slot) = slot {
+                slot.forget();
+            }
+        };
+        // Asked once, so that it is in the queue before Ballista asks for what it has given back.
+        if let Some(slot) = (&mut slot).now_or_never() {
+            return forget(slot);
+        }
+        let lent = self.worker.lent.lock();
+        let mut lent = lent.unwrap_or_else(PoisonError::into_inner);
+        while lent.try_join_next().is_some() {}
+        lent.spawn_on(async move { forget(slot.await) }, &self.worker.runtime);
     }
 }
 
@@ -137,6 +164,7 @@ impl ShardWorker {
             name,
             slots,
             free: Arc::new(Semaphore::new(slots)),
+            lent: Mutex::default(),
             state_dir,
             leave: CancellationToken::new(),
             withdrawn: OnceLock::new(),
@@ -256,17 +284,20 @@ impl ShardWorker {
         step: ShardStep,
         number: u32,
     ) -> Result<(), JoinError> {
-        let runtime = self.runtime.clone();
+        let slot = Arc::new(Slot::of(&self));
+        let (own, runtime) = (Arc::clone(&slot), self.runtime.clone());
         let mut shard = JoinSet::new();
-        shard.spawn_on(async move { self.work(&step, number).await }, &runtime);
-        shard.join_next().await.unwrap_or(Ok(()))
+        let work = async move { self.work(&step, number, &own).await };
+        shard.spawn_on(work, &runtime);
+        let ended = shard.join_next().await.unwrap_or(Ok(()));
+        slot.take_back();
+        ended
     }
 
-    async fn work(&self, step: &ShardStep, number: u32) {
+    async fn work(&self, step: &ShardStep, number: u32, slot: &Slot) {
         self.active.send_modify(|active| *active += 1);
         let active = Active(self);
-        let slot = Slot::of(&self.free);
-        let worked = self.work_patiently(step, number, &slot).await;
+        let worked = self.work_patiently(step, number, slot).await;
         drop(active);
         match worked {
             // The shard has a new owner, which goes on with it.
@@ -277,7 +308,6 @@ impl ShardWorker {
         if self.is_stopped() {
             pending::<()>().await;
         }
-        slot.take_back().await;
     }
 
     /// Says why this executor does not work on the sweep, and ends it.
@@ -309,7 +339,7 @@ impl ShardWorker {
         &self,
         step: &ShardStep,
         number: u32,
-        slot: &Slot<'_>,
+        slot: &Slot,
     ) -> Result<(), Error> {
         let until = Instant::now() + DRIVER_LEASE;
         loop {
@@ -326,7 +356,7 @@ impl ShardWorker {
         }
     }
 
-    async fn try_work(&self, step: &ShardStep, number: u32, slot: &Slot<'_>) -> Result<(), Error> {
+    async fn try_work(&self, step: &ShardStep, number: u32, slot: &Slot) -> Result<(), Error> {
         if step.run.is_empty() {
             return Err(ClusterError::Unreadable.into());
         }
@@ -379,7 +409,7 @@ impl ShardWorker {
         shard: config::Shard,
         lease: Duration,
         Shared { limits, sweep }: Shared,
-        slot: &Slot<'_>,
+        slot: &Slot,
     ) -> Result<(), Error> {
         if self.order(board, lease).await != Order::Send || self.is_stopped() {
             return Ok(());

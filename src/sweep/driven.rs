@@ -168,7 +168,7 @@ impl Sweep {
         self.take_lock_while(place, waits).await
     }
 
-    /// Returns the sweep of a shard, where this process works on `shards` at a time: each has a part of the memory, and all
+    /// Returns the sweep of a shard, where this process sends `shards` at a time: each has a part of the memory, and all
     /// have the same clients.
     pub(crate) fn for_shard(&self, shard: Shard, shards: usize) -> Self {
         let memory = (MemoryPlan::of(&self.settings).total >> 20) / shards.max(1) as u64;

@@ -120,7 +120,7 @@ pub(crate) struct CallLimits {
     pub(crate) registry: Arc<Registry>,
     /// The dispatch budget that all of them have; else each has its own.
     pub(crate) budget: Option<Arc<DispatchBudget>>,
-    /// Shards that it works on at a time. Each has its part of the memory.
+    /// Shards that it sends at a time. Each has its part of the memory.
     pub(crate) shards: u64,
 }
 
@@ -223,8 +223,8 @@ impl Sweep {
         self.shutdown.clone()
     }
 
-    /// Returns what ends when all rollouts were sent: the rest of the sweep waits for answers. It never ends where nothing is
-    /// pending.
+    /// Returns what ends when all rollouts were sent: the rest of the sweep waits for answers, and for what is sent again. It
+    /// never ends where nothing is pending.
     #[cfg(feature = "cluster")]
     pub(crate) fn sending(&self) -> TaskTracker {
         self.sending.clone()
