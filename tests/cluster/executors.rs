@@ -3,10 +3,10 @@
 use std::fs;
 use std::time::Duration;
 
-use rollstream::sim::{Latency, SimConfig};
+use rollstream::sim::{AgentConfig, Latency, SimConfig};
 use serde_json::json;
 
-use super::sweeps::{ROLLOUTS, Scene};
+use super::sweeps::{REPEATS, ROLLOUTS, Scene};
 use crate::common::{Program, Running, instant, signal, until};
 
 /// The processes below a driver that run as this executor.
@@ -255,6 +255,38 @@ fn a_run_whose_driver_was_killed_resumes_on_the_same_cluster_or_without_one() {
         // Executors that hear no driver end the calls that they have.
         assert_eq!(scene.agents.requests(), before + ROLLOUTS);
     }
+}
+
+#[test]
+fn a_sweep_ends_though_another_has_the_slots_that_it_lent() {
+    let latency = |seconds| AgentConfig {
+        latency: Some(Latency::Fixed(Duration::from_secs(seconds))),
+        ..AgentConfig::default()
+    };
+    let scene = Scene::new(SimConfig {
+        agents: [
+            ("sim".to_owned(), latency(3)),
+            ("slow".to_owned(), latency(3600)),
+        ]
+        .into(),
+        ..SimConfig::default()
+    });
+    let (_scheduler, address) = scheduler(&scene, "0");
+    let _executor = executor(&scene, &address, "a").start();
+    let options = format!("--cluster {address} --cluster-slots 2 --limit 4");
+    let first = scene.collect("first", &options).start();
+    until("not all is sent", || {
+        scene.agents.counts("sim").in_flight == 4 * REPEATS
+    });
+    // It can't send all that it has.
+    let slow = "collect -i tasks.jsonl --agent slow -o second --num-repeats 4 --concurrency 2";
+    let slow = scene.folder.rollstream(slow).args(&options);
+    let second = slow.args(&scene.agents.options()).start();
+    first.end().succeeded();
+    let record = scene.folder.json("first/run.json");
+    assert_eq!(record["rollouts"]["done"], 4 * REPEATS);
+    second.signal("KILL");
+    second.end();
 }
 
 #[test]
