@@ -20,6 +20,7 @@
 //! | `scheduler` | Ballista's scheduler, and a client of it |
 //! | `executor` | the process that runs shards |
 //! | `worker` | what an executor does for a shard |
+//! | `slots` | how many shards an executor sends at a time |
 //! | `limits` | what an executor may do of what the sweep may |
 //! | `network` | how these processes connect, with certificates or on this machine alone |
 //! | `local` | executors of this machine that end with their driver |
@@ -40,6 +41,7 @@ mod network;
 mod overview;
 mod plan;
 mod scheduler;
+mod slots;
 mod worker;
 
 pub(crate) use driver::collect;

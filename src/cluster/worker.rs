@@ -4,13 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::future::pending;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::FutureExt;
 use tokio::runtime::Handle;
-use tokio::sync::{AcquireError, OnceCell, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OnceCell, Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -20,6 +18,7 @@ use super::admission::Claims;
 use super::board::{Board, Control, FoundSpec, INTERVAL, Order, ShardReport, Spec, Withdrawal};
 use super::limits;
 use super::plan::ShardStep;
+use super::slots::Slots;
 use crate::config::{self, Settings, Span};
 use crate::error::Error;
 use crate::progress::{AgentProgress, Progress};
@@ -54,11 +53,7 @@ pub(super) struct ShardWorker {
     /// Where shards run: Ballista's own threads are as few as the slots, and give way to all others.
     runtime: Handle,
     name: String,
-    slots: usize,
-    /// Slots in which no shard sends.
-    free: Arc<Semaphore>,
-    /// Slots that shards had lent when they ended, until others have sent all.
-    lent: Mutex<JoinSet<()>>,
+    slots: Slots,
     state_dir: Option<PathBuf>,
     /// Ends all shards: nothing more is sent.
     leave: CancellationToken,
@@ -100,61 +95,6 @@ impl Drop for Active<'_> {
     }
 }
 
-/// The slot of a shard. Another shard may have it when all rollouts of this one were sent, so that calls are in flight while
-/// the last answers of a shard are waited for.
-#[derive(Debug)]
-struct Slot {
-    worker: Arc<ShardWorker>,
-    is_lent: AtomicBool,
-}
-
-impl Slot {
-    fn of(worker: &Arc<ShardWorker>) -> Self {
-        Self {
-            worker: Arc::clone(worker),
-            is_lent: AtomicBool::new(false),
-        }
-    }
-
-    /// Lends the slot when all is sent, unless too many shards wait already. Never returns.
-    async fn lend_after(&self, sending: TaskTracker) -> Infallible {
-        let ShardWorker {
-            free, slots, leave, ..
-        } = &*self.worker;
-        sending.wait().await;
-        let mut active = self.worker.active.subscribe();
-        let has_room = active.wait_for(|active| *active < slots * MOST_SHARDS);
-        if has_room.await.is_ok()
-            && !leave.is_cancelled()
-            && !self.is_lent.swap(true, Ordering::Relaxed)
-        {
-            free.add_permits(1);
-        }
-        pending().await
-    }
-
-    /// Takes the slot back, at once or from the next shard that has sent all: Ballista gives it back, too.
-    fn take_back(&self) {
-        if !self.is_lent.load(Ordering::Relaxed) {
-            return;
-        }
-        let mut slot = Box::pin(Arc::clone(&self.worker.free).acquire_owned());
-        let forget = |slot: Result<OwnedSemaphorePermit, AcquireError>| {
-            if let Ok(slot) = slot {
-                slot.forget();
-            }
-        };
-        // Asked once, so that it is in the queue before Ballista asks for what it has given back.
-        if let Some(slot) = (&mut slot).now_or_never() {
-            return forget(slot);
-        }
-        let lent = self.worker.lent.lock();
-        let mut lent = lent.unwrap_or_else(PoisonError::into_inner);
-        while lent.try_join_next().is_some() {}
-        lent.spawn_on(async move { forget(slot.await) }, &self.worker.runtime);
-    }
-}
-
 impl ShardWorker {
     /// Creates the worker of this process, on whose runtime the shards run.
     pub(super) fn new(name: String, slots: usize, state_dir: Option<PathBuf>) -> Self {
@@ -162,9 +102,7 @@ impl ShardWorker {
             runtime: Handle::current(),
             claims: Claims::new(name.clone(), slots),
             name,
-            slots,
-            free: Arc::new(Semaphore::new(slots)),
-            lent: Mutex::default(),
+            slots: Slots::new(slots),
             state_dir,
             leave: CancellationToken::new(),
             withdrawn: OnceLock::new(),
@@ -174,9 +112,9 @@ impl ShardWorker {
         }
     }
 
-    /// Returns the free slots, of which Ballista takes one for each shard.
+    /// Returns the free slots, for Ballista.
     pub(super) fn free(&self) -> Arc<Semaphore> {
-        Arc::clone(&self.free)
+        self.slots.free()
     }
 
     /// Returns what the shards of a sweep share in this process.
@@ -193,7 +131,7 @@ impl ShardWorker {
                 limits: CallLimits {
                     registry: Arc::new(Registry::of_part(self.part(spec))),
                     budget: DispatchBudget::of(&spec.settings, elapsed),
-                    shards: self.slots as u64,
+                    shards: self.slots.count() as u64,
                 },
                 sweep: Arc::default(),
             },
@@ -203,7 +141,7 @@ impl ShardWorker {
 
     /// Returns the part of the slots of a sweep that this executor has.
     fn part(&self, spec: &Spec) -> f64 {
-        (self.slots as f64 / spec.slots.max(1) as f64).min(1.0)
+        (self.slots.count() as f64 / spec.slots.max(1) as f64).min(1.0)
     }
 
     /// Returns what a driver wants, by its last control object. One that was silent for longer than `lease` is dead, and what
@@ -284,20 +222,36 @@ impl ShardWorker {
         step: ShardStep,
         number: u32,
     ) -> Result<(), JoinError> {
-        let slot = Arc::new(Slot::of(&self));
-        let (own, runtime) = (Arc::clone(&slot), self.runtime.clone());
+        let sending = TaskTracker::new();
+        let (own, of_shard) = (Arc::clone(&self), sending.clone());
         let mut shard = JoinSet::new();
-        let work = async move { self.work(&step, number, &own).await };
-        shard.spawn_on(work, &runtime);
-        let ended = shard.join_next().await.unwrap_or(Ok(()));
-        slot.take_back();
-        ended
+        let work = async move { own.work(&step, number, &of_shard).await };
+        shard.spawn_on(work, &self.runtime);
+        let ended = tokio::select! {
+            ended = shard.join_next() => return ended.unwrap_or(Ok(())),
+            () = self.lend_slot(&sending) => shard.join_next().await,
+        };
+        self.slots.take_back();
+        ended.unwrap_or(Ok(()))
     }
 
-    async fn work(&self, step: &ShardStep, number: u32, slot: &Slot) {
+    /// Lends the slot of a shard when all is sent, unless too many shards wait already or the executor leaves.
+    async fn lend_slot(&self, sending: &TaskTracker) {
+        sending.wait().await;
+        let mut active = self.active.subscribe();
+        let most = self.slots.count() * MOST_SHARDS;
+        // It can't fail: the other end is ours.
+        let _ = active.wait_for(|active| *active < most).await;
+        if self.is_stopped() {
+            pending::<()>().await;
+        }
+        self.slots.lend();
+    }
+
+    async fn work(&self, step: &ShardStep, number: u32, sending: &TaskTracker) {
         self.active.send_modify(|active| *active += 1);
         let active = Active(self);
-        let worked = self.work_patiently(step, number, slot).await;
+        let worked = self.work_patiently(step, number, sending).await;
         drop(active);
         match worked {
             // The shard has a new owner, which goes on with it.
@@ -339,11 +293,11 @@ impl ShardWorker {
         &self,
         step: &ShardStep,
         number: u32,
-        slot: &Slot,
+        sending: &TaskTracker,
     ) -> Result<(), Error> {
         let until = Instant::now() + DRIVER_LEASE;
         loop {
-            match self.try_work(step, number, slot).await {
+            match self.try_work(step, number, sending).await {
                 Err(error)
                     if error.cause().is_some_and(StoreError::may_pass)
                         && Instant::now() < until
@@ -356,7 +310,12 @@ impl ShardWorker {
         }
     }
 
-    async fn try_work(&self, step: &ShardStep, number: u32, slot: &Slot) -> Result<(), Error> {
+    async fn try_work(
+        &self,
+        step: &ShardStep,
+        number: u32,
+        sending: &TaskTracker,
+    ) -> Result<(), Error> {
         if step.run.is_empty() {
             return Err(ClusterError::Unreadable.into());
         }
@@ -383,13 +342,13 @@ impl ShardWorker {
         let lease = settings.lease.map_or(DRIVER_LEASE, Span::duration);
         if !spec.admits {
             return self
-                .work_on(&board, settings, shard, lease, shared, slot)
+                .work_on(&board, settings, shard, lease, shared, sending)
                 .await;
         }
         let worked = async {
             self.claims.put(&board, 1).await?;
             self.admission(&board, lease).await;
-            self.work_on(&board, settings, shard, lease, shared, slot)
+            self.work_on(&board, settings, shard, lease, shared, sending)
                 .await
         };
         let worked = tokio::select! {
@@ -409,7 +368,7 @@ impl ShardWorker {
         shard: config::Shard,
         lease: Duration,
         Shared { limits, sweep }: Shared,
-        slot: &Slot,
+        sending: &TaskTracker,
     ) -> Result<(), Error> {
         if self.order(board, lease).await != Order::Send || self.is_stopped() {
             return Ok(());
@@ -418,9 +377,8 @@ impl ShardWorker {
         self.grace
             .send_modify(|longest| *longest = grace.max(*longest));
         let sweep = sweep.get_or_try_init(|| Sweep::prepare(settings)).await?;
-        let sweep = sweep.for_shard(shard, self.slots);
+        let sweep = sweep.for_shard(shard, self.slots.count(), sending.clone());
         let (progress, shutdown) = (sweep.progress(), sweep.shutdown());
-        let sending = sweep.sending();
         let shard = Shard {
             worker: self,
             board,
@@ -441,7 +399,6 @@ impl ShardWorker {
                 let _ = shard.before.set(progress.by_agent());
             }) => done,
             never = shard.follow(&mut report) => match never {},
-            never = slot.lend_after(sending) => match never {},
         };
         report.works = false;
         report.is_over = done.is_ok() && !shard.shutdown.is_stopping();

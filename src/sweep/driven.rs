@@ -170,7 +170,8 @@ impl Sweep {
 
     /// Returns the sweep of a shard, where this process sends `shards` at a time: each has a part of the memory, and all
     /// have the same clients.
-    pub(crate) fn for_shard(&self, shard: Shard, shards: usize) -> Self {
+    /// `sending` is closed and empty when all its rollouts were sent.
+    pub(crate) fn for_shard(&self, shard: Shard, shards: usize, sending: TaskTracker) -> Self {
         let memory = (MemoryPlan::of(&self.settings).total >> 20) / shards.max(1) as u64;
         let memory = u32::try_from(memory).unwrap_or(u32::MAX);
         let settings = Settings {
@@ -192,7 +193,7 @@ impl Sweep {
             queries: self.queries.clone(),
             checkpointer: None,
             shutdown: Shutdown::default(),
-            sending: TaskTracker::new(),
+            sending,
             groups: None,
             nothing_scored: None,
             live: None,

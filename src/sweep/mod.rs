@@ -103,7 +103,7 @@ pub struct Sweep {
     checkpointer: Option<Checkpointer>,
     progress: Arc<Progress>,
     shutdown: Shutdown,
-    /// Ends when all rollouts were sent.
+    /// Closed and empty when all rollouts were sent. It stays open where nothing is pending.
     sending: TaskTracker,
     /// Report on the groups that were written, one for each prompt.
     groups: Option<GroupReport>,
@@ -221,13 +221,6 @@ impl Sweep {
     /// Returns the handle that ends the sweep early.
     pub fn shutdown(&self) -> Shutdown {
         self.shutdown.clone()
-    }
-
-    /// Returns what ends when all rollouts were sent: the rest of the sweep waits for answers, and for what is sent again. It
-    /// never ends where nothing is pending.
-    #[cfg(feature = "cluster")]
-    pub(crate) fn sending(&self) -> TaskTracker {
-        self.sending.clone()
     }
 
     /// Returns notes on decisions that the settings left open.

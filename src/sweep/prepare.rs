@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::ErrorKind;
 use std::sync::Arc;
 
+use datafusion::common::ScalarValue;
+use tokio_util::task::TaskTracker;
+
 use super::identity::{self, NotResumable};
 use super::inputs::Inputs;
 use super::{CallLimits, Found, Role, Start, Sweep, now};
@@ -19,8 +22,6 @@ use crate::schema::{self, SCHEMA_VERSION};
 use crate::servers::{Route, Servers};
 use crate::status;
 use crate::store::{EnvironmentServer, RunCounts, RunRecord, RunState, RunStore, StoreError};
-use datafusion::common::ScalarValue;
-use tokio_util::task::TaskTracker;
 
 /// The values of the metrics' parameters.
 pub(super) fn parameters(

@@ -1,4 +1,5 @@
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -102,9 +103,13 @@ impl Folder {
 }
 
 fn list(directory: &Path, files: &mut Vec<PathBuf>) {
-    // A sweep may remove what was there a moment ago.
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let path = entry.path();
+    let entries = match fs::read_dir(directory) {
+        // A sweep has removed what was there a moment ago.
+        Err(error) if error.kind() == ErrorKind::NotFound => return,
+        entries => entries.unwrap(),
+    };
+    for entry in entries {
+        let path = entry.unwrap().path();
         if path.is_dir() {
             list(&path, files);
         }
