@@ -240,42 +240,46 @@ async fn compute(
             others.push((family, table));
         }
     }
+    let (out, notes) = (landed.out.filter(|_| has_json), &mut landed.notes);
+    let servers = measurement.agent_servers.as_deref();
+    let servers = servers.filter(|_| out.is_some());
+    let questions = async {
+        match servers {
+            Some(servers) => nemo_gym::questions(servers, gathering, measurement).await,
+            None => Ok(Vec::new()),
+        }
+    };
+    let first = first.into_iter().map(async |(query, family, table)| {
+        if !STATISTICS.contains(&family.name.as_str()) {
+            return family.computed(table).await;
+        }
+        // The JSON is written from the kept rows, so its numbers can't differ from the table's.
+        catalog.keep(query).await?;
+        let kept = without_reserved(measuring.table(&query.name).await?)?;
+        family.landed(kept.execute_stream().await?).await
+    });
+    let (families, questions): (Vec<Family>, _) = try_join(try_join_all(first), questions).await?;
+    let is_empty = families.iter().all(|family| family.shown.is_empty());
+    // The other families wait until all is asked, so that servers compute beside them.
+    let with_json = async {
+        let asked = match servers {
+            Some(servers) => nemo_gym::ask(servers, questions).await,
+            None => HashMap::new(),
+        };
+        match out.filter(|_| !is_empty) {
+            Some(out) => aggregate_metrics(out, measuring, measurement, asked, notes)
+                .await
+                .map(Some),
+            None => Ok(None),
+        }
+    };
     // A family uses one core, since it reads rows in their order. As many as there are cores are computed at a time.
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let others = stream::iter(others)
         .map(|(family, table)| family.computed(table))
         .buffer_unordered(cores)
         .try_collect();
-    let (out, notes) = (landed.out.filter(|_| has_json), &mut landed.notes);
-    let asked = async {
-        match measurement
-            .agent_servers
-            .as_deref()
-            .filter(|_| out.is_some())
-        {
-            Some(servers) => nemo_gym::ask(servers, gathering, measurement).await,
-            None => Ok(HashMap::new()),
-        }
-    };
-    let with_json = async {
-        let families = first.into_iter().map(async |(query, family, table)| {
-            if !STATISTICS.contains(&family.name.as_str()) {
-                return family.computed(table).await;
-            }
-            // The JSON is written from the kept rows, so its numbers can't differ from the table's.
-            catalog.keep(query).await?;
-            let kept = without_reserved(measuring.table(&query.name).await?)?;
-            family.landed(kept.execute_stream().await?).await
-        });
-        let (families, asked): (Vec<Family>, _) = try_join(try_join_all(families), asked).await?;
-        let is_empty = families.iter().all(|family| family.shown.is_empty());
-        let json = match out.filter(|_| !is_empty) {
-            Some(out) => Some(aggregate_metrics(out, measuring, measurement, asked, notes).await?),
-            None => None,
-        };
-        Ok((families, json))
-    };
-    let ((families, json), others): (_, Vec<Family>) = try_join(with_json, others).await?;
+    let (json, others): (_, Vec<Family>) = try_join(with_json, others).await?;
     families
         .into_iter()
         .chain(others)

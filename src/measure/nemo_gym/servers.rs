@@ -11,6 +11,7 @@ use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
+use futures::future::join_all;
 use indexmap::IndexMap;
 use serde_json::value::RawValue;
 
@@ -55,15 +56,23 @@ pub(in crate::measure) struct Asked {
     pub(super) answer: Result<Option<String>, String>,
 }
 
-/// Asks the servers of agents for their metrics over the rollouts of a session, and returns what they said by agent.
+/// What an agent's server is to be asked.
+pub(in crate::measure) struct Question {
+    agent: String,
+    left_out: u64,
+    /// The request, none for an agent without a server; or why there is no server to ask.
+    body: Result<Option<File>, String>,
+}
+
+/// Writes what the servers of agents are asked over the rollouts of a session.
 ///
 /// # Errors
 /// The rollouts can't be read, or there is no place for a temporary file.
-pub(in crate::measure) async fn ask(
+pub(in crate::measure) async fn questions(
     servers: &MetricServers,
     session: &SessionContext,
     measurement: &Measurement,
-) -> Result<HashMap<String, Asked>, Error> {
+) -> Result<Vec<Question>, Error> {
     let stamps = Arc::new(if measurement.is_stamped {
         StampIndex::default()
     } else {
@@ -71,45 +80,64 @@ pub(in crate::measure) async fn ask(
     });
     let agents = session.sql("SELECT DISTINCT agent_name FROM rollouts");
     let agents = agents.await?.collect().await?;
-    let mut asked = HashMap::new();
+    let mut questions = Vec::new();
     for batch in &agents {
         for agent in as_string_view_array(batch.column(0))?.iter().flatten() {
-            let of_agent = ask_one(servers, session, agent, measurement, &stamps).await?;
-            asked.insert(agent.to_owned(), of_agent);
+            questions.push(question(servers, session, agent, measurement, &stamps).await?);
         }
     }
-    Ok(asked)
+    Ok(questions)
 }
 
-async fn ask_one(
+async fn question(
     servers: &MetricServers,
     session: &SessionContext,
     agent: &str,
     measurement: &Measurement,
     stamps: &Arc<StampIndex>,
-) -> Result<Asked, Error> {
+) -> Result<Question, Error> {
     let (labels, rules) = (&measurement.labels, measurement.rules);
-    let temporary = std::env::temp_dir();
-    let failed = StoreError::file("write a temporary file in", &temporary);
-    let not_sent = |answer| Asked {
+    let mut question = Question {
+        agent: agent.to_owned(),
         left_out: 0,
-        answer,
+        body: Ok(None),
     };
     match servers.is_there(agent).await {
         Ok(true) => {}
-        Ok(false) => return Ok(not_sent(Ok(None))),
-        Err(why) => return Ok(not_sent(Err(why))),
+        Ok(false) => return Ok(question),
+        Err(why) => {
+            question.body = Err(why);
+            return Ok(question);
+        }
     }
+    let temporary = std::env::temp_dir();
+    let failed = StoreError::file("write a temporary file in", &temporary);
     let mut body = BufWriter::new(tempfile::tempfile().map_err(&failed)?);
-    let left_out = write_verify_responses(session, agent, labels, rules, stamps, &mut body).await?;
+    question.left_out =
+        write_verify_responses(session, agent, labels, rules, stamps, &mut body).await?;
     let mut body: File = body
         .into_inner()
         .map_err(|error| failed(error.into_error()))?;
     body.seek(SeekFrom::Start(0)).map_err(&failed)?;
-    Ok(Asked {
-        left_out,
-        answer: servers.ask(agent, body).await,
-    })
+    question.body = Ok(Some(body));
+    Ok(question)
+}
+
+/// Asks all servers at the same time, and returns what they said by agent.
+pub(in crate::measure) async fn ask(
+    servers: &MetricServers,
+    questions: Vec<Question>,
+) -> HashMap<String, Asked> {
+    let asked = questions.into_iter().map(async |question| {
+        let answer = match question.body {
+            Ok(Some(body)) => servers.ask(&question.agent, body).await,
+            Ok(None) => Ok(None),
+            Err(why) => Err(why),
+        };
+        let left_out = question.left_out;
+        (question.agent, Asked { left_out, answer })
+    });
+    join_all(asked).await.into_iter().collect()
 }
 
 /// Writes the request to the server of an agent: `{"verify_responses": [...]}`, by task and rollout. Each answer gets
