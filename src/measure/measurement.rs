@@ -9,6 +9,7 @@ use arrow::array::{ArrayRef, StringViewArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use datafusion::common::ScalarValue;
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::common::spawn_buffered;
@@ -225,6 +226,17 @@ async fn compute(
     if has_json {
         parameters.insert("reserved".into(), measurement.rules.reserved.into());
     }
+    let out = landed.out.filter(|_| has_json);
+    // Asked first, and on a task of its own, so that servers compute beside us.
+    let asked = match measurement.agent_servers.clone().filter(|_| out.is_some()) {
+        Some(servers) => {
+            let questions = nemo_gym::questions(&servers, gathering, measurement).await?;
+            Some(SpawnedTask::spawn(async move {
+                nemo_gym::ask(&servers, questions).await
+            }))
+        }
+        None => None,
+    };
     let catalog = MetricCatalog::new(&sessions, parameters).await?;
     if has_json {
         // The queries of the JSON read the views.
@@ -240,46 +252,41 @@ async fn compute(
             others.push((family, table));
         }
     }
-    let (out, notes) = (landed.out.filter(|_| has_json), &mut landed.notes);
-    let servers = measurement.agent_servers.as_deref();
-    let servers = servers.filter(|_| out.is_some());
-    let questions = async {
-        match servers {
-            Some(servers) => nemo_gym::questions(servers, gathering, measurement).await,
-            None => Ok(Vec::new()),
-        }
-    };
-    let first = first.into_iter().map(async |(query, family, table)| {
-        if !STATISTICS.contains(&family.name.as_str()) {
-            return family.computed(table).await;
-        }
-        // The JSON is written from the kept rows, so its numbers can't differ from the table's.
-        catalog.keep(query).await?;
-        let kept = without_reserved(measuring.table(&query.name).await?)?;
-        family.landed(kept.execute_stream().await?).await
-    });
-    let (families, questions): (Vec<Family>, _) = try_join(try_join_all(first), questions).await?;
-    let is_empty = families.iter().all(|family| family.shown.is_empty());
-    // The other families wait until all is asked, so that servers compute beside them.
-    let with_json = async {
-        let asked = match servers {
-            Some(servers) => nemo_gym::ask(servers, questions).await,
-            None => HashMap::new(),
-        };
-        match out.filter(|_| !is_empty) {
-            Some(out) => aggregate_metrics(out, measuring, measurement, asked, notes)
-                .await
-                .map(Some),
-            None => Ok(None),
-        }
-    };
     // A family uses one core, since it reads rows in their order. As many as there are cores are computed at a time.
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let others = stream::iter(others)
         .map(|(family, table)| family.computed(table))
         .buffer_unordered(cores)
         .try_collect();
-    let (json, others): (_, Vec<Family>) = try_join(with_json, others).await?;
+    let notes = &mut landed.notes;
+    let with_json = async {
+        let families = first.into_iter().map(async |(query, family, table)| {
+            if !STATISTICS.contains(&family.name.as_str()) {
+                return family.computed(table).await;
+            }
+            // The JSON is written from the kept rows, so its numbers can't differ from the table's.
+            catalog.keep(query).await?;
+            let kept = without_reserved(measuring.table(&query.name).await?)?;
+            family.landed(kept.execute_stream().await?).await
+        });
+        let families: Vec<Family> = try_join_all(families).await?;
+        let is_empty = families.iter().all(|family| family.shown.is_empty());
+        let json = match out.filter(|_| !is_empty) {
+            Some(out) => {
+                let asked = match asked {
+                    Some(asked) => asked
+                        .join_unwind()
+                        .await
+                        .map_err(|error| Error::failed("the wait for agents' servers", error))?,
+                    None => HashMap::new(),
+                };
+                Some(aggregate_metrics(out, measuring, measurement, asked, notes).await?)
+            }
+            None => None,
+        };
+        Ok((families, json))
+    };
+    let ((families, json), others): (_, Vec<Family>) = try_join(with_json, others).await?;
     families
         .into_iter()
         .chain(others)
