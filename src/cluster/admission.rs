@@ -9,28 +9,64 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::Mutex;
 
+use super::ClusterError;
 use super::board::{Board, Claim, INTERVAL};
+use crate::error::Error;
 use crate::store::StoreError;
 
 /// What an executor claims of each sweep.
 #[derive(Debug)]
 pub(super) struct Claims {
     name: String,
+    /// Unique among all processes.
+    id: String,
     slots: usize,
     /// The shards at work, by the digests of their specs. It is locked while a claim is put, so that the last one holds.
     shards: Mutex<HashMap<String, usize>>,
 }
 
 impl Claims {
-    pub(super) fn new(name: String, slots: usize) -> Self {
+    pub(super) fn new(name: String, id: String, slots: usize) -> Self {
         Self {
             name,
+            id,
             slots,
             shards: Mutex::default(),
         }
     }
 
-    /// Counts a shard more or less, and claims slots while there are any.
+    /// Counts a shard more, and claims slots for it.
+    ///
+    /// # Errors
+    /// Another process of this name works on the sweep: both would send what one may. Or the store failed.
+    pub(super) async fn begin(&self, board: &Board) -> Result<(), Error> {
+        let found = board.first_claim(&self.claim(true)).await?;
+        if self.is_of_another(&found) {
+            tokio::time::sleep(2 * INTERVAL).await;
+            let again = board.claim_of(&self.name).await?;
+            // One that is dead renews nothing.
+            if again.is_some_and(|again| self.is_of_another(&again) && again != found) {
+                return Err(ClusterError::Namesake.into());
+            }
+        }
+        Ok(self.put(board, 1).await?)
+    }
+
+    fn is_of_another(&self, claim: &Claim) -> bool {
+        claim.is_active && claim.id != self.id
+    }
+
+    fn claim(&self, is_active: bool) -> Claim {
+        Claim {
+            executor: self.name.clone(),
+            id: self.id.clone(),
+            slots: self.slots,
+            is_active,
+            at: SystemTime::now(),
+        }
+    }
+
+    /// Counts shards more or less, and claims slots while there are any.
     pub(super) async fn put(&self, board: &Board, change: isize) -> Result<(), StoreError> {
         let mut shards = self.shards.lock().await;
         let own = shards.entry(board.digest().to_owned()).or_default();
@@ -39,13 +75,7 @@ impl Claims {
         if !is_active {
             shards.remove(board.digest());
         }
-        let claim = Claim {
-            executor: self.name.clone(),
-            slots: self.slots,
-            is_active,
-            at: SystemTime::now(),
-        };
-        board.claim(&claim).await
+        board.claim(&self.claim(is_active)).await
     }
 
     /// Renews the claim until dropped.

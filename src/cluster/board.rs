@@ -135,11 +135,17 @@ pub(super) struct Withdrawal {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Claim {
     pub(super) executor: String,
+    /// Of the process: another may go on under its name.
+    pub(super) id: String,
     pub(super) slots: usize,
     /// Whether it works on a shard, or waits for that.
     pub(super) is_active: bool,
-    /// Grows as long as the executor lives, also if another process goes on under its name.
+    /// Grows as long as the executor lives.
     pub(super) at: SystemTime,
+}
+
+fn claim_name(executor: &str) -> String {
+    format!("claims/{executor}.json")
 }
 
 /// The objects of one sweep.
@@ -222,8 +228,25 @@ impl Board {
     }
 
     pub(super) async fn claim(&self, claim: &Claim) -> Result<(), StoreError> {
-        let name = format!("claims/{}.json", claim.executor);
-        self.put(&name, claim).await
+        self.put(&claim_name(&claim.executor), claim).await
+    }
+
+    /// Returns what an executor of this name claims, if any does.
+    pub(super) async fn claim_of(&self, executor: &str) -> Result<Option<Claim>, StoreError> {
+        self.get(&claim_name(executor)).await
+    }
+
+    /// Puts a claim unless there is one of its name, and returns the one that is there.
+    pub(super) async fn first_claim(&self, claim: &Claim) -> Result<Claim, StoreError> {
+        let known = self.claim_of(&claim.executor).await?;
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let name = self.name(&claim_name(&claim.executor));
+        let created = self.run.create(&name, self.run.json(&name, claim)?);
+        self.run.within(PATIENCE, "create", &name, created).await?;
+        let there = self.claim_of(&claim.executor).await?;
+        Ok(there.unwrap_or_else(|| claim.clone()))
     }
 
     pub(super) async fn claims(&self) -> Result<BTreeMap<String, Claim>, StoreError> {

@@ -374,9 +374,9 @@ impl Driver {
         let Some(executors) = &mut self.engine.executors else {
             return;
         };
-        for name in executors.ended() {
+        for (name, how) in executors.ended() {
             self.progress.notice(format!(
-                "executor '{name}' has ended: others go on with its shards"
+                "executor '{name}' has ended: others go on with its shards ({how})"
             ));
             // Else the scheduler learns it by silence.
             let _ = self.engine.client.executor_stopped(&name).await;

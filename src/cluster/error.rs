@@ -30,6 +30,10 @@ pub(crate) enum ClusterError {
     Limit { what: String, slots: usize },
     #[error("'{0}' is not the name of an executor: use letters, digits, '-', '_' and '.'")]
     Name(String),
+    #[error(
+        "another executor of this name works on the sweep, and both would have the limits of one: give each its own --name"
+    )]
+    Namesake,
     #[error("cannot {action} the scheduler at {address}: {source}")]
     Scheduler {
         action: &'static str,

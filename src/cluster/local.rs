@@ -1,5 +1,6 @@
 //! [`LocalExecutors`]: executors of this machine, for `--cluster local:N`, and how one ends with its driver.
 
+use std::fs::File;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
@@ -10,12 +11,17 @@ use tempfile::TempDir;
 
 use super::ClusterError;
 
+/// Lines that an executor says when it starts.
+const GREETING: usize = 1;
+/// Lines that are shown of what an executor said before it ended.
+const MOST_LINES: usize = 5;
+
 /// Executors that end with this process, however it ends: the end of their standard input ends them.
 #[derive(Debug)]
 pub(super) struct LocalExecutors {
     running: Vec<(String, Child)>,
-    /// For Ballista's small files.
-    _files: TempDir,
+    /// For Ballista's small files, and for what the processes say.
+    files: TempDir,
 }
 
 impl LocalExecutors {
@@ -32,21 +38,21 @@ impl LocalExecutors {
         let program = std::env::current_exe().map_err(ClusterError::Start)?;
         let mut started = Self {
             running: Vec::with_capacity(count),
-            _files: files,
+            files,
         };
         for number in 1..=count {
             let name = format!("local-{number}");
+            let said = File::create(started.said(&name)).map_err(ClusterError::Start)?;
             let child = Command::new(&program)
                 .args(["cluster", "executor", "--slots", "1", "--bound"])
                 .args(["--scheduler", &format!("grpc://{scheduler}")])
                 .args(["--name", &name])
                 .arg("--work-dir")
-                .arg(started._files.path().join(&name))
+                .arg(started.files.path().join(&name))
                 .envs(state_dir.map(|state| ("ROLLSTREAM_STATE_DIR", state)))
                 .stdin(Stdio::piped())
                 .stdout(Stdio::null())
-                // What an executor has to say is in the run.
-                .stderr(Stdio::null())
+                .stderr(said)
                 // A terminal's interrupt is for the driver, which decides what follows from it.
                 .process_group(0)
                 .spawn()
@@ -56,17 +62,29 @@ impl LocalExecutors {
         Ok(started)
     }
 
-    /// Returns the names of the executors that have ended since the last call.
-    pub(super) fn ended(&mut self) -> Vec<String> {
+    /// Returns the names of the executors that have ended since the last call, and how they did.
+    pub(super) fn ended(&mut self) -> Vec<(String, String)> {
         let mut ended = Vec::new();
-        self.running.retain_mut(|(name, child)| {
-            let has_ended = !matches!(child.try_wait(), Ok(None));
-            if has_ended {
-                ended.push(std::mem::take(name));
-            }
-            !has_ended
+        let mut running = std::mem::take(&mut self.running);
+        running.retain_mut(|(name, child)| {
+            let how = match child.try_wait() {
+                Ok(None) => return true,
+                Ok(Some(status)) => status.to_string(),
+                Err(error) => error.to_string(),
+            };
+            let said = std::fs::read_to_string(self.said(name)).unwrap_or_default();
+            let said: Vec<&str> = said.lines().skip(GREETING).take(MOST_LINES).collect();
+            let how = [how].into_iter().chain(said.into_iter().map(str::to_owned));
+            ended.push((std::mem::take(name), how.collect::<Vec<_>>().join("; ")));
+            false
         });
+        self.running = running;
         ended
+    }
+
+    /// Where the standard error of an executor goes.
+    fn said(&self, name: &str) -> PathBuf {
+        self.files.path().join(name).with_extension("log")
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -97,10 +97,10 @@ impl Drop for Active<'_> {
 
 impl ShardWorker {
     /// Creates the worker of this process, on whose runtime the shards run.
-    pub(super) fn new(name: String, slots: usize, state_dir: Option<PathBuf>) -> Self {
+    pub(super) fn new(name: String, id: String, slots: usize, state_dir: Option<PathBuf>) -> Self {
         Self {
             runtime: Handle::current(),
-            claims: Claims::new(name.clone(), slots),
+            claims: Claims::new(name.clone(), id, slots),
             name,
             slots: Slots::new(slots),
             state_dir,
@@ -345,8 +345,8 @@ impl ShardWorker {
                 .work_on(&board, settings, shard, lease, shared, sending)
                 .await;
         }
+        self.claims.begin(&board).await?;
         let worked = async {
-            self.claims.put(&board, 1).await?;
             self.admission(&board, lease).await;
             self.work_on(&board, settings, shard, lease, shared, sending)
                 .await

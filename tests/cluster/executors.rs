@@ -6,6 +6,7 @@ use std::time::Duration;
 use rollstream::sim::{AgentConfig, Latency, SimConfig};
 use serde_json::json;
 
+use super::road::Road;
 use super::sweeps::{REPEATS, ROLLOUTS, Scene};
 use crate::common::{Program, Running, instant, signal, until};
 
@@ -49,7 +50,8 @@ fn the_shards_of_a_killed_executor_run_elsewhere() {
     let of_driver = executors(running.pid());
     assert_eq!(of_driver.len(), 3);
     signal("KILL", of_driver[0]);
-    running.until_it_says("has ended: others go on with its shards");
+    let said = running.until_it_says("has ended: others go on with its shards");
+    assert!(said.contains("SIGKILL"), "{said}");
     running.end().succeeded();
     scene.has_asked_again_at_most("run", 2);
 }
@@ -181,18 +183,51 @@ fn an_executor_of_another_version_withdraws_and_another_goes_on() {
 }
 
 #[test]
-fn a_scheduler_that_is_killed_and_started_again_loses_nothing() {
-    let scene = Scene::slow();
-    let (killed, address) = scheduler(&scene, "0");
+fn a_scheduler_that_is_killed_and_started_again_and_again_loses_nothing() {
+    let scene = Scene::new(SimConfig {
+        latency: Latency::Fixed(Duration::from_millis(500)),
+        ..instant(["sim"])
+    });
+    let (mut running, address) = scheduler(&scene, "0");
+    let (_, port) = address.rsplit_once(':').unwrap();
     let _executors = ["a", "b"].map(|name| executor(&scene, &address, name).start());
     let options = format!("--cluster {address} --cluster-slots 4 --concurrency 4");
     let driver = scene.collect("run", &options).start();
+    // More often than a job that changes nothing is submitted again.
+    for time in 1..=5 {
+        scene.until_asked(time * 20);
+        running.signal("KILL");
+        running.end();
+        if time == 1 {
+            driver.until_it_says("cannot ask the scheduler");
+        }
+        running = scheduler(&scene, port).0;
+    }
+    driver.end().succeeded();
+    scene.has_every_rollout_once("run");
+    assert_eq!(scene.agents.requests(), ROLLOUTS);
+}
+
+#[test]
+fn a_driver_waits_for_a_scheduler_that_is_out_of_reach_when_the_plan_is_sent() {
+    let scene = Scene::slow();
+    let (_scheduler, address) = scheduler(&scene, "0");
+    let road = Road::to(address.trim_start_matches("grpc://").parse().unwrap());
+    let _executor = executor(&scene, &address, "a").start();
+    let start = |address: &str, options: &str| {
+        let cluster = format!("--cluster {address} --cluster-slots 2 --concurrency 2 --lease 3s");
+        let driver = scene.collect("run", &cluster);
+        driver.args(options).start()
+    };
+    let killed = start(&address, "");
     scene.until_asked(20);
     killed.signal("KILL");
     killed.end();
-    driver.until_it_says("cannot ask the scheduler");
-    let (_, port) = address.rsplit_once(':').unwrap();
-    let (_scheduler, _) = scheduler(&scene, port);
+    let driver = start(&format!("grpc://{}", road.address()), "--resume");
+    driver.until_it_says("waiting to see whether it lives");
+    road.close();
+    driver.until_it_says("cannot send the plan to the scheduler");
+    road.open();
     driver.end().succeeded();
     scene.has_every_rollout_once("run");
     assert_eq!(scene.agents.requests(), ROLLOUTS);

@@ -61,6 +61,26 @@ fn an_executor_beyond_the_slots_waits_until_others_have_nothing_to_do() {
 }
 
 #[test]
+fn of_two_executors_of_one_name_the_second_withdraws() {
+    let scene = Scene::slow();
+    let (_scheduler, address) = scheduler(&scene, "0");
+    let options = format!("--cluster {address} --cluster-slots 4 --concurrency 4");
+    let driver = scene.collect("run", &options).start();
+    let _first = executor(&scene, &address, "twin").start();
+    until_in_flight(&scene, 2);
+    let second = executor(&scene, &address, "twin").start();
+    let withdrawn = second.end().exited_with(1).stderr;
+    assert!(
+        withdrawn.contains("give each its own --name"),
+        "{withdrawn}"
+    );
+    driver.end().succeeded();
+    scene.has_every_rollout_once("run");
+    assert_eq!(scene.agents.requests(), ROLLOUTS);
+    assert_eq!(scene.agents.counts("sim").max_in_flight, 2);
+}
+
+#[test]
 fn adaptive_limits_begin_with_a_share_each() {
     let scene = Scene::new(SimConfig {
         latency: Latency::Fixed(Duration::from_secs(3600)),
