@@ -1,6 +1,7 @@
 //! The property test of `tests/faults.rs` for as long as it takes: an agent that fails at random, a collector that is
 //! killed at random and gone on with, and a reader that looks at the run all the time. Or, with `--cluster`, executors of
-//! a cluster that are killed at random: `cargo bench --features cluster --bench kills -- --cluster --kills 200`.
+//! a cluster that are killed at random: `cargo bench --features cluster --bench kills -- --cluster --kills 200`; with
+//! `--apart`, executors that share nothing but the store.
 
 #![allow(
     clippy::expect_used,
@@ -12,6 +13,16 @@
 #[allow(dead_code, unused_imports, reason = "the tests ask for more of it")]
 #[path = "../tests/common/mod.rs"]
 mod common;
+
+#[allow(dead_code, reason = "the tests ask for more of it")]
+#[path = "../tests/object_stores/reader.rs"]
+mod reader;
+#[allow(dead_code, reason = "the tests ask for more of it")]
+#[path = "../tests/common/s3_backend.rs"]
+mod s3_backend;
+#[allow(dead_code, reason = "the tests ask for more of it")]
+#[path = "../tests/common/s3_server.rs"]
+mod s3_server;
 
 #[allow(dead_code, reason = "the tests ask for more of it")]
 #[path = "../tests/faults"]
@@ -30,6 +41,8 @@ mod faults {
 mod cluster {
     mod executors;
     pub mod kills;
+    mod machines;
+    mod road;
     mod sweeps;
 }
 
@@ -55,6 +68,9 @@ struct Cli {
     /// Kill executors of a cluster, one in each run
     #[arg(long)]
     cluster: bool,
+    /// Executors that share nothing but the store, each with a disk that is lost with it
+    #[arg(long, requires = "cluster")]
+    apart: bool,
     /// Given by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,
@@ -63,7 +79,7 @@ struct Cli {
 fn main() {
     let cli = Cli::parse();
     if cli.cluster {
-        kill_executors(cli.seed, cli.kills);
+        kill_executors(&cli);
         return;
     }
     let began = Instant::now();
@@ -80,14 +96,21 @@ fn main() {
     }
 }
 
-/// An executor of this machine is known to be dead at once.
+/// An executor of this machine is known to be dead at once; another when the scheduler has not heard it for 20 s and its
+/// lease is over.
 const GOAL: Duration = Duration::from_secs(3);
+const GOAL_APART: Duration = Duration::from_secs(30);
 
-fn kill_executors(seed: u64, kills: usize) {
+fn kill_executors(cli: &Cli) {
     let began = Instant::now();
+    let (kill, goal): (fn(u64) -> Killed, _) = if cli.apart {
+        (kills::run_apart, GOAL_APART)
+    } else {
+        (kills::run, GOAL)
+    };
     let mut killed: Vec<Killed> = Vec::new();
-    for seed in (seed..).take(kills) {
-        killed.push(kills::run(seed));
+    for seed in (cli.seed..).take(cli.kills) {
+        killed.push(kill(seed));
         let again: u64 = killed.iter().map(|killed| killed.again).sum();
         let most = killed.iter().map(|killed| killed.again).max();
         let mut until: Vec<Duration> = killed
@@ -97,7 +120,7 @@ fn kill_executors(seed: u64, kills: usize) {
         until.sort();
         println!(
             "{} kills, {:.0} s: {again} rollouts asked for again, at most {most:?} after a kill; the first of them after \
-             {:?} (median), {:?} (longest), which is to be {GOAL:?} at most",
+             {:?} (median), {:?} (longest), which is to be {goal:?} at most",
             killed.len(),
             began.elapsed().as_secs_f64(),
             until.get(until.len() / 2),

@@ -21,16 +21,23 @@ pub struct Machines {
     pub store: S3Server,
     _scheduler: Running,
     address: String,
+    /// Executors of one slot that a sweep is divided by, which have a call each.
+    executors: usize,
 }
 
 impl Machines {
     pub fn new(scene: Scene) -> Self {
+        Self::of(2, scene)
+    }
+
+    pub fn of(executors: usize, scene: Scene) -> Self {
         let (running, address) = scheduler(&scene, "0");
         Self {
             scene,
             store: S3Server::start(),
             _scheduler: running,
             address,
+            executors,
         }
     }
 
@@ -64,14 +71,15 @@ impl Machines {
         self.on(name, store, &line)
     }
 
-    /// A sweep on executors of two slots together.
+    /// A sweep on the executors.
     pub fn collect(&self, options: &str) -> Program {
         let line = format!(
             "collect -i tasks.jsonl --agent sim --num-repeats {REPEATS} -o s3://{BUCKET}/run --cluster {}",
             self.address
         );
         let program = self.on("driver", self.store.address(), &line);
-        let program = program.args("--cluster-slots 2 --concurrency 2");
+        let (slots, calls) = (self.executors, self.executors);
+        let program = program.args(&format!("--cluster-slots {slots} --concurrency {calls}"));
         program.args(&self.scene.agents.options()).args(options)
     }
 
@@ -105,6 +113,13 @@ impl Machines {
         let asked = asked.map(|(task, rollout, attempt)| format!("{task},{rollout},{attempt}"));
         let unknown: Vec<String> = asked.filter(|key| !attempts.contains(key)).collect();
         assert_eq!(unknown, [""; 0]);
+    }
+
+    /// Kills an executor, whose machine is gone with its disk.
+    pub fn lose(&self, name: &str, executor: Running) {
+        executor.signal("KILL");
+        executor.end();
+        std::fs::remove_dir_all(self.scene.folder.path(name)).unwrap();
     }
 
     /// Waits until `calls` are in flight.
@@ -252,10 +267,7 @@ fn what_a_killed_executor_had_not_copied_within_a_second_is_asked_again_and_noth
         let mut names = objects.keys();
         names.any(|name| name.contains("/journal/") && name.contains(".rows"))
     });
-    killed.signal("KILL");
-    killed.end();
-    // The machine is gone with its disk.
-    std::fs::remove_dir_all(machines.scene.folder.path("killed")).unwrap();
+    machines.lose("killed", killed);
     driver.end().succeeded();
     machines.has_every_rollout_once();
     // A second of calls that last a tenth of it, the call in flight, and what was under way to the store of a busy machine.
