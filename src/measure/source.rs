@@ -7,7 +7,7 @@ use super::error::MeasureError;
 use crate::error::Error;
 use crate::gym::{GYM_07, GymChoice, GymRules};
 use crate::schema::TABLES;
-use crate::session::{self, RunTables, register_store, register_union};
+use crate::session::{self, RunTables, register_union};
 use crate::store::{RunRecord, RunStore};
 
 /// Where the tables come from.
@@ -49,7 +49,12 @@ impl Source<'_> {
         let is_renumbered = self.register(&gathering).await?;
         match self {
             Self::Runs(runs) => {
-                runs.iter().for_each(|run| register_store(&measuring, run));
+                let stores = &gathering.runtime_env().object_store_registry;
+                for run in *runs {
+                    // What it knows of the parts holds for both.
+                    let store = stores.get_store(run.base())?;
+                    measuring.register_object_store(run.base(), store);
+                }
                 copy_tables(&gathering, &measuring).await?;
             }
             Self::Look(run) => run.register(&measuring).await?,

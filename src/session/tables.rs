@@ -37,8 +37,15 @@ use crate::store::{
 #[derive(Debug, Clone)]
 pub struct RunTables {
     run: RunStore,
-    parts: BTreeMap<&'static str, CheckedParts>,
+    parts: BTreeMap<&'static str, Parts>,
     segments: Vec<JournalRows>,
+}
+
+/// The parts of a table.
+#[derive(Debug, Default, Clone)]
+struct Parts {
+    whole: Vec<Path>,
+    damaged: Vec<Path>,
 }
 
 /// A segment of the journal, and which of its rows count.
@@ -107,9 +114,10 @@ impl RunTables {
         share: LockScope,
     ) -> Result<Self> {
         let mut parts = BTreeMap::new();
+        let mut known = Vec::new();
         for table in tables {
-            let of_table = run.checked_parts_for(table, share).await?;
-            for part in &of_table.damaged {
+            let CheckedParts { whole, damaged } = run.checked_parts_for(table, share).await?;
+            for part in &damaged {
                 run.tell(|| {
                     format!(
                         "{} is damaged, and its rows are missing; `rollstream resume {}` keeps it aside and repairs what \
@@ -119,10 +127,19 @@ impl RunTables {
                     )
                 });
             }
-            parts.insert(*table, of_table);
+            let paths = whole.iter().map(|meta| meta.location.clone()).collect();
+            parts.insert(
+                *table,
+                Parts {
+                    whole: paths,
+                    damaged,
+                },
+            );
+            // Tasks may be written anew.
+            known.extend(whole.into_iter().filter(|_| *table != schema::TASKS));
         }
         Ok(Self {
-            run,
+            run: run.knowing(known),
             parts,
             segments: Vec::new(),
         })

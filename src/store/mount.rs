@@ -1,6 +1,7 @@
 //! [`Mount`]: one run of a store, under a name of our own, and waited for when its store is gone. `PrefixStore` of
 //! `object_store` does the opposite: it hides a prefix that the store has, and this shows one that the store does not have.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,8 +12,9 @@ use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    Attributes, CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult,
+    MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload,
+    PutResult, Result,
 };
 
 use super::patient::{Patience, may_pass, patiently};
@@ -27,6 +29,8 @@ pub(super) struct Mount {
     at: Path,
     inner: Arc<dyn ObjectStore>,
     patience: Option<Patience>,
+    /// What is known of objects: a session would ask for it each time that it plans a table.
+    known: Arc<HashMap<Path, ObjectMeta>>,
 }
 
 impl Mount {
@@ -35,6 +39,7 @@ impl Mount {
             at,
             inner,
             patience: None,
+            known: Arc::default(),
         }
     }
 
@@ -43,6 +48,27 @@ impl Mount {
         Self {
             patience: Some(patience),
             ..Self::new(Path::default(), inner)
+        }
+    }
+
+    /// The same store, which is not asked for what is known of objects.
+    pub(super) fn knowing(
+        inner: Arc<dyn ObjectStore>,
+        known: impl IntoIterator<Item = ObjectMeta>,
+    ) -> Self {
+        let known = known.into_iter();
+        let known = known.map(|meta| (meta.location.clone(), meta)).collect();
+        Self {
+            known: Arc::new(known),
+            ..Self::new(Path::default(), inner)
+        }
+    }
+
+    /// An object that is not there any more, though it is known.
+    fn missed(&self, location: &Path, error: Error) -> Error {
+        match error {
+            Error::NotFound { .. } if self.known.contains_key(location) => gone(location),
+            error => error,
         }
     }
 
@@ -127,20 +153,28 @@ impl ObjectStore for Mount {
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        if let (true, Some(meta)) = (options.head, self.known.get(location)) {
+            return Ok(GetResult {
+                payload: GetResultPayload::Stream(stream::empty().boxed()),
+                meta: meta.clone(),
+                range: 0..0,
+                attributes: Attributes::default(),
+            });
+        }
         let inside = self.inside(location);
         let get = || self.inner.get_opts(&inside, options.clone());
-        let mut found = patiently(self.patience.as_ref(), get).await?;
+        let found = patiently(self.patience.as_ref(), get).await;
+        let mut found = found.map_err(|error| self.missed(location, error))?;
         // A store with a prefix says the whole path here.
         found.meta.location = location.clone();
         Ok(found)
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let location = self.inside(location);
-        patiently(self.patience.as_ref(), || {
-            self.inner.get_ranges(&location, ranges)
-        })
-        .await
+        let inside = self.inside(location);
+        let get = || self.inner.get_ranges(&inside, ranges);
+        let found = patiently(self.patience.as_ref(), get).await;
+        found.map_err(|error| self.missed(location, error))
     }
 
     fn delete_stream(

@@ -53,7 +53,7 @@ const DOCUMENTS: [&str; 6] = [
 #[derive(Debug, Default, Clone)]
 pub struct CheckedParts {
     /// Those that can be read.
-    pub whole: Vec<Path>,
+    pub whole: Vec<ObjectMeta>,
     /// Those that can't.
     pub damaged: Vec<Path>,
 }
@@ -238,14 +238,14 @@ impl RunStore {
         });
         let checks = listed.into_iter().map(|meta| async move {
             let is_whole = self.is_whole(&meta).await?;
-            Ok((meta.location, is_whole))
+            Ok((meta, is_whole))
         });
         let mut parts = CheckedParts::default();
         let mut checks = stream::iter(checks.collect::<Vec<_>>()).buffered(MAX_CHECKS);
-        while let Some((path, is_whole)) = checks.try_next().await? {
+        while let Some((meta, is_whole)) = checks.try_next().await? {
             match is_whole {
-                Some(true) => parts.whole.push(path),
-                Some(false) => parts.damaged.push(path),
+                Some(true) => parts.whole.push(meta),
+                Some(false) => parts.damaged.push(meta.location),
                 None => {}
             }
         }

@@ -47,7 +47,7 @@ type Moved = HashMap<Key, String>;
 pub(super) async fn retry(run: &RunStore, writer: &Writer) -> Result<usize, Error> {
     let mut count = 0;
     for part in run.checked_parts_for(ROLLOUTS, writer.scope()).await?.whole {
-        let path = part.as_ref();
+        let path = part.location.as_ref();
         let Some((_, file)) = path.rsplit_once('/') else {
             continue;
         };

@@ -119,7 +119,8 @@ impl Machines {
     pub fn lose(&self, name: &str, executor: Running) {
         executor.signal("KILL");
         executor.end();
-        std::fs::remove_dir_all(self.scene.folder.path(name)).unwrap();
+        // There is none yet if it had begun nothing.
+        let _ = std::fs::remove_dir_all(self.scene.folder.path(name));
     }
 
     /// Waits until `calls` are in flight.
