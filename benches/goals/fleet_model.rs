@@ -1,8 +1,8 @@
 //! A sweep on many machines in virtual time.
 //!
 //! Every call is an event, so that no formula stands for the tail: an executor has places for calls, which its shards take
-//! in turns as they fall free; a shard ends with its longest call, and its slot asks for the next shard. What the processes
-//! ask of the store on the way is in [`Store`].
+//! in turns as they fall free; a slot asks for the next shard when one has sent all, and a shard ends with its longest call.
+//! What the processes ask of the store on the way is in [`Store`].
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -49,8 +49,10 @@ pub struct Model {
 /// How much slower the calls of a slow executor are.
 const SLOWNESS: u64 = 20;
 
-/// Shards of a slot, and the fewest rollouts of a partition: those of the program.
+/// Shards of a slot, how many of them an executor has at a time, and the fewest rollouts of a partition: those of the
+/// program.
 const SHARDS_PER_SLOT: usize = 8;
+const MOST_SHARDS: usize = 4;
 const ROLLOUTS_OF_A_PARTITION: u64 = 4096;
 
 /// What became of the sweep.
@@ -72,7 +74,7 @@ enum Event {
     Answer,
     /// A shard can send.
     Ready,
-    /// A slot asks for a shard.
+    /// A slot may be free for a shard.
     Ask,
 }
 
@@ -87,7 +89,8 @@ struct Shard {
 #[derive(Debug)]
 struct Machine {
     slowness: u64,
-    slots: Vec<Option<Shard>>,
+    slots: usize,
+    shards: Vec<Option<Shard>>,
     /// Calls that it may still make.
     free: usize,
     turn: usize,
@@ -97,7 +100,7 @@ struct Machine {
 /// A sweep at work.
 struct Simulation<'a> {
     model: &'a Model,
-    /// With their machines and slots.
+    /// With their machines and the places of shards there.
     events: BinaryHeap<Reverse<(Micros, usize, usize, Event)>>,
     machines: Vec<Machine>,
     /// The rollouts of the shards that nobody has taken.
@@ -165,7 +168,8 @@ impl Model {
     fn machine(&self, number: usize) -> Machine {
         Machine {
             slowness: if number < self.slow { SLOWNESS } else { 1 },
-            slots: (0..self.slots).map(|_| None).collect(),
+            slots: self.slots,
+            shards: (0..self.slots * MOST_SHARDS).map(|_| None).collect(),
             free: self.calls,
             turn: 0,
             draws: Draws::keyed(1, &[number as u64]),
@@ -174,23 +178,29 @@ impl Model {
 }
 
 impl Simulation<'_> {
-    fn happen(&mut self, (now, machine, slot, event): (Micros, usize, usize, Event)) {
+    fn happen(&mut self, (now, machine, place, event): (Micros, usize, usize, Event)) {
         match event {
-            Event::Answer => self.answer(machine, slot, now),
-            Event::Ask => self.ask(machine, slot, now),
+            Event::Answer => self.answer(machine, place, now),
+            Event::Ask => self.ask(machine, now),
             Event::Ready => {}
         }
         self.fill(machine, now);
     }
 
-    fn push(&mut self, at: Micros, machine: usize, slot: usize, event: Event) {
-        self.events.push(Reverse((at, machine, slot, event)));
+    fn push(&mut self, at: Micros, machine: usize, place: usize, event: Event) {
+        self.events.push(Reverse((at, machine, place, event)));
     }
 
-    fn ask(&mut self, machine: usize, slot: usize, now: Micros) {
-        let slots = &mut self.machines[machine].slots;
+    fn ask(&mut self, machine: usize, now: Micros) {
+        let of = &mut self.machines[machine];
+        let sends = |shard: &&Shard| shard.pending > 0;
+        let sending = of.shards.iter().flatten().filter(sends).count();
+        let place = of.shards.iter().position(Option::is_none);
+        let Some(place) = place.filter(|_| sending < of.slots) else {
+            return;
+        };
         let Some(pending) = self.shards.pop_front() else {
-            if slots.iter().all(Option::is_none) {
+            if of.shards.iter().all(Option::is_none) {
                 self.first_idle.get_or_insert(now);
             }
             return;
@@ -199,52 +209,56 @@ impl Simulation<'_> {
         let partitions = partitions.min(self.model.cores / self.model.slots).max(1);
         let journals = self.store.begin(partitions, now);
         let ready = journals.ready;
-        slots[slot] = Some(Shard {
+        self.machines[machine].shards[place] = Some(Shard {
             pending,
             in_flight: 0,
             journals,
         });
-        self.push(ready, machine, slot, Event::Ready);
+        self.push(ready, machine, place, Event::Ready);
     }
 
     /// Sends calls of the shards in turns, as long as there are places.
     fn fill(&mut self, number: usize, now: Micros) {
         let machine = &mut self.machines[number];
-        let slots = machine.slots.len();
+        let places = machine.shards.len();
         let mut passed = 0;
-        while machine.free > 0 && passed < slots {
-            let slot = machine.turn % slots;
-            machine.turn = slot + 1;
+        while machine.free > 0 && passed < places {
+            let place = machine.turn % places;
+            machine.turn = place + 1;
             let can_send = |shard: &&mut Shard| shard.pending > 0 && shard.journals.ready <= now;
-            let Some(shard) = machine.slots[slot].as_mut().filter(can_send) else {
+            let Some(shard) = machine.shards[place].as_mut().filter(can_send) else {
                 passed += 1;
                 continue;
             };
             passed = 0;
             shard.pending -= 1;
+            if shard.pending == 0 {
+                self.events.push(Reverse((now, number, place, Event::Ask)));
+            }
             shard.in_flight += 1;
             machine.free -= 1;
             self.store.dispatch(&mut shard.journals, now);
             let latency = self.model.latency.sample(&mut machine.draws).as_micros() as Micros;
             self.called += latency;
             let at = now + latency * machine.slowness;
-            self.events.push(Reverse((at, number, slot, Event::Answer)));
+            self.events
+                .push(Reverse((at, number, place, Event::Answer)));
         }
     }
 
-    fn answer(&mut self, machine: usize, slot: usize, now: Micros) {
+    fn answer(&mut self, machine: usize, place: usize, now: Micros) {
         let of = &mut self.machines[machine];
         of.free += 1;
-        let Some(shard) = of.slots[slot].as_mut() else {
+        let Some(shard) = of.shards[place].as_mut() else {
             return;
         };
         shard.in_flight -= 1;
         self.store.land(&mut shard.journals, now);
         if shard.pending + shard.in_flight == 0 {
             let ended = self.store.end(&shard.journals, now);
-            of.slots[slot] = None;
+            of.shards[place] = None;
             self.end = self.end.max(ended);
-            self.push(ended, machine, slot, Event::Ask);
+            self.push(ended, machine, place, Event::Ask);
         }
     }
 }

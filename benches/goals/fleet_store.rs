@@ -22,15 +22,16 @@ const LOOK: Micros = 2 * SECOND;
 const RENEWAL: Micros = 15 * SECOND;
 
 /// By a shard from the spec to its first call: locks, tables, journals, tasks. Counted in a sweep.
-const BEGIN: Asked = Asked(3, 42, 40);
+const BEGIN: Asked = Asked(3, 22, 16);
+
+/// Looks of a shard that begins at the names of all parts, of which it reads its own.
+const LOOKS_AT_BEGIN: u64 = 2;
 
 /// By a shard from its last part to the release of its lock. Counted, too.
 const END: Asked = Asked(3, 1, 2);
 
-/// Gets of each part of the run when a shard begins, which reads what is done, and when the driver ends the run, by
-/// recovery, counts and metrics. Counted, too.
-const GETS_AT_BEGIN: u64 = 16;
-const GETS_AT_END: u64 = 20;
+/// Gets of each part of the run when the driver ends it, by recovery, counts and metrics. Counted, too.
+const GETS_AT_END: u64 = 14;
 
 /// In an object store, a segment may be as old as the elapsed time divided by this.
 const SHARE_OF_TIME: u64 = 8;
@@ -102,12 +103,10 @@ impl Store {
 
     /// Begins a shard, which can send when its journals are ready.
     pub fn begin(&mut self, partitions: usize, now: Micros) -> Journals {
-        let reads = self.parts * GETS_AT_BEGIN;
-        self.add(now, Asked(0, 0, reads));
-        let reading = reads / READS * self.round_trip;
+        let pages = Asked(0, LOOKS_AT_BEGIN * self.parts / PAGE, 0);
         Journals {
             taken: now,
-            ready: now + reading + self.add(now, BEGIN),
+            ready: now + self.add(now, pages) + self.add(now, BEGIN),
             of: vec![Journal::default(); partitions],
             answers: 0,
         }
