@@ -57,28 +57,34 @@ impl Cluster {
 
     fn beside_one_process(&self, settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
         let rollouts = settings.size(self.rollouts, 200_000, 8_000);
-        let (mut cluster, mut alone) = (Vec::new(), Vec::new());
+        // As many as the machine has no cores for wait for each other.
+        let places = ["local:1", "local:4"];
+        let (mut clusters, mut alone) = (places.map(|_| Vec::new()), Vec::new());
         for _ in 0..settings.options.repeats() {
-            cluster.push(sweep(rollouts, 256, "0s", &["--cluster", "local:4"])?);
             alone.push(sweep(rollouts, 256, "0s", &[])?);
+            for (place, cluster) in places.iter().zip(&mut clusters) {
+                cluster.push(sweep(rollouts, 256, "0s", &["--cluster", place])?);
+            }
         }
-        let case = format!("cluster, {rollouts} rollouts, 4 executors");
         let baseline = ("one process", &*alone);
-        let cpu = |done: &Done| done.usage.cpu.as_secs_f64() * 1e6 / rollouts as f64;
-        report
-            .measured(&case, ("CPU", "µs/rollout", &cpu), &cluster, baseline)
-            .goal(Goal::RatioAtMost(1.15));
-        let time = |done: &Done| done.usage.wall.as_secs_f64();
-        report.measured(&case, ("time", "s", &time), &cluster, baseline);
-        let first = |done: &Done| done.first_request.as_secs_f64();
-        report.measured(&case, ("first request", "s", &first), &cluster, baseline);
-        let memory = |done: &Done| millions(done.usage.peak_memory as f64);
-        report.measured(
-            &case,
-            ("memory of the largest process", "MB", &memory),
-            &cluster,
-            baseline,
-        );
+        for (place, cluster) in places.iter().zip(&clusters) {
+            let case = format!("cluster, {rollouts} rollouts, {place}");
+            let cpu = |done: &Done| done.usage.cpu.as_secs_f64() * 1e6 / rollouts as f64;
+            report
+                .measured(&case, ("CPU", "µs/rollout", &cpu), cluster, baseline)
+                .goal(Goal::RatioAtMost(1.15));
+            let time = |done: &Done| done.usage.wall.as_secs_f64();
+            report.measured(&case, ("time", "s", &time), cluster, baseline);
+            let first = |done: &Done| done.first_request.as_secs_f64();
+            report.measured(&case, ("first request", "s", &first), cluster, baseline);
+            let memory = |done: &Done| millions(done.usage.peak_memory as f64);
+            report.measured(
+                &case,
+                ("memory of the largest process", "MB", &memory),
+                cluster,
+                baseline,
+            );
+        }
         Ok(())
     }
 
