@@ -3,13 +3,18 @@
 use std::fs::File;
 use std::io::Read;
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread::available_parallelism;
 
 use tempfile::TempDir;
 
 use super::ClusterError;
+
+/// The variable by which tokio has so many threads.
+const THREADS: &str = "TOKIO_WORKER_THREADS";
 
 /// Lines that an executor says when it starts.
 const GREETING: usize = 1;
@@ -36,6 +41,10 @@ impl LocalExecutors {
     ) -> Result<Self, ClusterError> {
         let files = TempDir::new().map_err(ClusterError::Start)?;
         let program = std::env::current_exe().map_err(ClusterError::Start)?;
+        // Together they have the threads of one process: more would wait for each other.
+        let cores = available_parallelism().map_or(1, NonZero::get);
+        let threads = (cores / count.max(1)).max(1).to_string();
+        let threads = std::env::var(THREADS).unwrap_or(threads);
         let mut started = Self {
             running: Vec::with_capacity(count),
             files,
@@ -49,6 +58,7 @@ impl LocalExecutors {
                 .args(["--name", &name])
                 .arg("--work-dir")
                 .arg(started.files.path().join(&name))
+                .env(THREADS, &threads)
                 .envs(state_dir.map(|state| ("ROLLSTREAM_STATE_DIR", state)))
                 .stdin(Stdio::piped())
                 .stdout(Stdio::null())
