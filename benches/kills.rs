@@ -118,9 +118,10 @@ fn kill_executors(cli: &Cli) {
             .filter_map(|killed| killed.until_again)
             .collect();
         until.sort();
+        let unsaved = killed.iter().map(|killed| killed.unsaved).max();
         println!(
-            "{} kills, {:.0} s: {again} rollouts asked for again, at most {most:?} after a kill; the first of them after \
-             {:?} (median), {:?} (longest), which is to be {goal:?} at most",
+            "{} kills, {:.0} s: {again} rollouts asked for again, at most {most:?} after a kill, of the last {unsaved:?} \
+             before it; the first of them after {:?} (median), {:?} (longest), which is to be {goal:?} at most",
             killed.len(),
             began.elapsed().as_secs_f64(),
             until.get(until.len() / 2),

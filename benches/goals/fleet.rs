@@ -98,6 +98,7 @@ fn calibrate(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
         repeats_of_a_task: 4,
         answer_bytes: 1024.0,
         round_trip_ms: 5,
+        claims: false,
         rollouts: rollouts as u64,
         slow: 0,
     };

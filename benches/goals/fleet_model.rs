@@ -39,6 +39,9 @@ pub struct Model {
     /// Time of a request to the store, in milliseconds
     #[arg(long, value_name = "N", default_value_t = 30)]
     pub round_trip_ms: u64,
+    /// Whether executors claim their slots, as those of `local:N` do not.
+    #[arg(skip = true)]
+    pub claims: bool,
     #[arg(skip)]
     pub rollouts: u64,
     /// Executors whose calls take [`SLOWNESS`] times as long.
@@ -143,7 +146,9 @@ impl Model {
             first_idle,
             ..
         } = simulation;
-        let look = store.drive(count, (self.executors * self.slots) as u64, end);
+        let working = (self.executors * self.slots) as u64;
+        let claims = if self.claims { self.executors } else { 0 };
+        let look = store.drive(count, working, claims as u64, end);
         let places = (self.executors - self.slow) as u64 * SLOWNESS + self.slow as u64;
         Outcome {
             store,

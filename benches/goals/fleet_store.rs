@@ -175,12 +175,17 @@ impl Store {
     }
 
     /// Adds the looks of the driver, one after the other, and the end of the run. Returns how long a look takes where
-    /// `working` shards have reported since the last one, as all that run have.
-    pub fn drive(&mut self, shards: u64, working: u64, end: Micros) -> Micros {
+    /// `working` shards have reported since the last one, as all that run have. The executors, if they are not ours, renew
+    /// their claims, which the driver reads.
+    pub fn drive(&mut self, shards: u64, working: u64, executors: u64, end: Micros) -> Micros {
         let pages = shards.div_ceil(PAGE);
-        let look = (3 + pages + working.div_ceil(READS)) * self.round_trip;
+        let reads = working.div_ceil(READS) + executors.div_ceil(READS);
+        let look = (4 + pages + reads) * self.round_trip;
         for at in (0..end).step_by((look + LOOK) as usize) {
-            self.add(at, Asked(2, pages + 1, working));
+            self.add(at, Asked(2, pages + 2, working + executors));
+        }
+        for at in (0..end).step_by(LOOK as usize) {
+            self.add(at, Asked(executors, 0, working));
         }
         self.add(end, Asked(0, 0, self.parts * GETS_AT_END));
         look

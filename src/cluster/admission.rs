@@ -4,7 +4,6 @@
 //! not admitted any more. So one that lost its slots while it was idle never sends before it has some again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::convert::Infallible;
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::Mutex;
@@ -12,7 +11,10 @@ use tokio::sync::Mutex;
 use super::ClusterError;
 use super::board::{Board, Claim, INTERVAL};
 use crate::error::Error;
-use crate::store::StoreError;
+use crate::store::{Process, StoreError};
+
+/// An executor that renews no claim for so long is dead, or its store is: a put may take ten seconds.
+const DEAD: Duration = Duration::from_secs(15);
 
 /// What an executor claims of each sweep.
 #[derive(Debug)]
@@ -35,21 +37,27 @@ impl Claims {
         }
     }
 
-    /// Counts a shard more, and claims slots for it.
+    /// Makes sure that no other process of this name works on the sweep: both would send what one may.
     ///
     /// # Errors
-    /// Another process of this name works on the sweep: both would send what one may. Or the store failed.
-    pub(super) async fn begin(&self, board: &Board) -> Result<(), Error> {
+    /// Another does, or the store failed.
+    pub(super) async fn check(&self, board: &Board) -> Result<(), Error> {
         let found = board.first_claim(&self.claim(true)).await?;
-        if self.is_of_another(&found) {
-            tokio::time::sleep(2 * INTERVAL).await;
-            let again = board.claim_of(&self.name).await?;
-            // One that is dead renews nothing.
-            if again.is_some_and(|again| self.is_of_another(&again) && again != found) {
-                return Err(ClusterError::Namesake.into());
+        if !self.is_of_another(&found) || found.process.has_died() {
+            return Ok(());
+        }
+        let until = Instant::now() + DEAD;
+        while Instant::now() < until {
+            tokio::time::sleep(INTERVAL).await;
+            match board.claim_of(&self.name).await? {
+                Some(again) if again == found => {}
+                Some(again) if self.is_of_another(&again) => {
+                    return Err(ClusterError::Namesake.into());
+                }
+                _ => return Ok(()),
             }
         }
-        Ok(self.put(board, 1).await?)
+        Ok(())
     }
 
     fn is_of_another(&self, claim: &Claim) -> bool {
@@ -60,6 +68,7 @@ impl Claims {
         Claim {
             executor: self.name.clone(),
             id: self.id.clone(),
+            process: Process::this(),
             slots: self.slots,
             is_active,
             at: SystemTime::now(),
@@ -78,14 +87,26 @@ impl Claims {
         board.claim(&self.claim(is_active)).await
     }
 
-    /// Renews the claim until dropped.
-    pub(super) async fn keep(&self, board: &Board) -> Infallible {
+    /// Renews the claim, until another process of this name has claimed it, too. Of two that began at the same moment, one
+    /// goes on.
+    pub(super) async fn keep(&self, board: &Board) -> ClusterError {
         loop {
             tokio::time::sleep(INTERVAL).await;
-            // One that is lost is followed by another.
-            let _ = self.put(board, 0).await;
+            match board.claim_of(&self.name).await {
+                Ok(Some(found)) if self.is_of_another(&found) && found.id > self.id => {
+                    return ClusterError::Namesake;
+                }
+                // Another shard of this process has renewed it.
+                Ok(Some(found)) if found.id == self.id && is_new(&found) => {}
+                // One that is lost is followed by another.
+                _ => drop(self.put(board, 0).await),
+            }
         }
     }
+}
+
+fn is_new(claim: &Claim) -> bool {
+    claim.is_active && claim.at.elapsed().is_ok_and(|age| age < INTERVAL)
 }
 
 /// The executors of a sweep that have claimed slots.

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::Settings;
 use crate::progress::{AgentProgress, ExecutorProgress};
 use crate::schema::SCHEMA_VERSION;
-use crate::store::{CLUSTER, EXECUTORS, RunRecord, RunStore, StoreError};
+use crate::store::{CLUSTER, EXECUTORS, Process, RunRecord, RunStore, StoreError};
 
 /// The time between two looks at the board.
 pub(super) const INTERVAL: Duration = Duration::from_secs(2);
@@ -137,6 +137,7 @@ pub(super) struct Claim {
     pub(super) executor: String,
     /// Of the process: another may go on under its name.
     pub(super) id: String,
+    pub(super) process: Process,
     pub(super) slots: usize,
     /// Whether it works on a shard, or waits for that.
     pub(super) is_active: bool,

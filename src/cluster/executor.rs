@@ -89,9 +89,11 @@ pub(crate) async fn execute(options: ExecutorOptions, tell: impl Fn(String)) -> 
     } else {
         format!("{name}-{}", new_instance_id())
     };
-    tell(format!(
-        "executor '{name}' has {slots} slots, and asks the scheduler at {host}:{port} for shards"
-    ));
+    if !is_bound {
+        tell(format!(
+            "executor '{name}' has {slots} slots, and asks the scheduler at {host}:{port} for shards"
+        ));
+    }
     let worker = Arc::new(ShardWorker::new(name.clone(), id.clone(), slots, state_dir));
     let (in_session, runtime) = (Arc::clone(&worker), Arc::new(RuntimeEnv::default()));
     let vcores = u32::try_from(slots).unwrap_or(u32::MAX);

@@ -16,9 +16,7 @@ use super::ClusterError;
 /// The variable by which tokio has so many threads.
 const THREADS: &str = "TOKIO_WORKER_THREADS";
 
-/// Lines that an executor says when it starts.
-const GREETING: usize = 1;
-/// Lines that are shown of what an executor said before it ended.
+/// The last lines that are shown of what an executor said before it ended.
 const MOST_LINES: usize = 5;
 
 /// Executors that end with this process, however it ends: the end of their standard input ends them.
@@ -82,10 +80,12 @@ impl LocalExecutors {
                 Ok(Some(status)) => status.to_string(),
                 Err(error) => error.to_string(),
             };
-            let said = std::fs::read_to_string(self.said(name)).unwrap_or_default();
-            let said: Vec<&str> = said.lines().skip(GREETING).take(MOST_LINES).collect();
-            let how = [how].into_iter().chain(said.into_iter().map(str::to_owned));
-            ended.push((std::mem::take(name), how.collect::<Vec<_>>().join("; ")));
+            let said = std::fs::read(self.said(name)).unwrap_or_default();
+            let said = String::from_utf8_lossy(&said);
+            let lines: Vec<&str> = said.lines().collect();
+            let last = lines.iter().skip(lines.len().saturating_sub(MOST_LINES));
+            let how: Vec<&str> = [how.as_str()].into_iter().chain(last.copied()).collect();
+            ended.push((std::mem::take(name), how.join("; ")));
             false
         });
         self.running = running;

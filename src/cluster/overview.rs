@@ -67,7 +67,8 @@ impl Overview {
         }
         for withdrawal in withdrawals.values() {
             let executor = executors.entry(&withdrawal.executor).or_default();
-            executor.has_withdrawn = true;
+            // Another process may go on under its name.
+            executor.has_withdrawn = executor.shards == 0;
         }
         let named = executors.into_iter().map(|(name, executor)| {
             // One that works on another shard lives.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::future::pending;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -345,15 +346,19 @@ impl ShardWorker {
                 .work_on(&board, settings, shard, lease, shared, sending)
                 .await;
         }
-        self.claims.begin(&board).await?;
-        let worked = async {
+        self.claims.check(&board).await?;
+        let mut worked = pin!(async {
+            self.claims.put(&board, 1).await?;
             self.admission(&board, lease).await;
             self.work_on(&board, settings, shard, lease, shared, sending)
                 .await
-        };
+        });
         let worked = tokio::select! {
-            worked = worked => worked,
-            never = self.claims.keep(&board) => match never {},
+            worked = &mut worked => worked,
+            namesake = self.claims.keep(&board) => {
+                self.withdraw(step, &namesake.into()).await;
+                worked.await
+            }
         };
         // A claim that is not renewed ends.
         let _ = self.claims.put(&board, -1).await;

@@ -9,7 +9,6 @@ use arrow::array::{ArrayRef, StringViewArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use datafusion::common::ScalarValue;
-use datafusion::common::runtime::SpawnedTask;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::common::spawn_buffered;
@@ -21,7 +20,7 @@ use super::catalog::MetricCatalog;
 use super::families::{
     AGENT_STATISTICS, COVERAGE, MetricTable, PRICES, TASK_STATISTICS, price_rows, without_reserved,
 };
-use super::nemo_gym::{self, KeyMetrics, PassMajorityOptions, aggregate_metrics};
+use super::nemo_gym::{self, Asking, KeyMetrics, PassMajorityOptions, aggregate_metrics};
 use super::queries::MetricQueries;
 use super::report::{MetricsReport, OBSERVED, Shown, Variant, given_fields, report};
 use super::source::Source;
@@ -227,15 +226,10 @@ async fn compute(
         parameters.insert("reserved".into(), measurement.rules.reserved.into());
     }
     let out = landed.out.filter(|_| has_json);
-    // Asked first, and on a task of its own, so that servers compute beside us.
-    let asked = match measurement.agent_servers.clone().filter(|_| out.is_some()) {
-        Some(servers) => {
-            let questions = nemo_gym::questions(&servers, gathering, measurement).await?;
-            Some(SpawnedTask::spawn(async move {
-                nemo_gym::ask(&servers, questions).await
-            }))
-        }
-        None => None,
+    // Asked first, so that servers compute beside us.
+    let asking = match &measurement.agent_servers {
+        Some(servers) if out.is_some() => nemo_gym::ask(servers, gathering, measurement).await?,
+        _ => Asking::new(),
     };
     let catalog = MetricCatalog::new(&sessions, parameters).await?;
     if has_json {
@@ -273,13 +267,7 @@ async fn compute(
         let is_empty = families.iter().all(|family| family.shown.is_empty());
         let json = match out.filter(|_| !is_empty) {
             Some(out) => {
-                let asked = match asked {
-                    Some(asked) => asked
-                        .join_unwind()
-                        .await
-                        .map_err(|error| Error::failed("the wait for agents' servers", error))?,
-                    None => HashMap::new(),
-                };
+                let asked = asking.join_all().await.into_iter().collect();
                 Some(aggregate_metrics(out, measuring, measurement, asked, notes).await?)
             }
             None => None,

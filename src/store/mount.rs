@@ -67,7 +67,13 @@ impl Mount {
     /// An object that is not there any more, though it is known.
     fn missed(&self, location: &Path, error: Error) -> Error {
         match error {
-            Error::NotFound { .. } if self.known.contains_key(location) => gone(location),
+            Error::NotFound { path, .. } if self.known.contains_key(location) => {
+                let why = "it was there when this command looked: the run was overwritten, or its objects were deleted";
+                Error::NotFound {
+                    path,
+                    source: why.into(),
+                }
+            }
             error => error,
         }
     }

@@ -236,37 +236,39 @@ impl RunStore {
             let segment = SegmentName::of_part(part.location.as_ref());
             segment.is_none_or(|name| name.may_have_rows_of(share))
         });
-        let checks = listed.into_iter().map(|meta| async move {
-            let is_whole = self.is_whole(&meta).await?;
-            Ok((meta, is_whole))
-        });
+        let checks = listed.into_iter().map(|meta| self.checked(meta));
         let mut parts = CheckedParts::default();
         let mut checks = stream::iter(checks.collect::<Vec<_>>()).buffered(MAX_CHECKS);
-        while let Some((meta, is_whole)) = checks.try_next().await? {
-            match is_whole {
-                Some(true) => parts.whole.push(meta),
-                Some(false) => parts.damaged.push(meta.location),
+        while let Some(checked) = checks.try_next().await? {
+            match checked {
+                Some((meta, true)) => parts.whole.push(meta),
+                Some((meta, false)) => parts.damaged.push(meta.location),
                 None => {}
             }
         }
         Ok(parts)
     }
 
-    /// Whether a Parquet file has its end; none where the file has gone.
-    async fn is_whole(&self, meta: &ObjectMeta) -> Result<Option<bool>, StoreError> {
-        let failed = self.failed_at("read", &meta.location);
-        let mut size = meta.size;
+    /// Returns what a Parquet file is now, and whether it has its end; none where the file has gone.
+    async fn checked(
+        &self,
+        mut meta: ObjectMeta,
+    ) -> Result<Option<(ObjectMeta, bool)>, StoreError> {
+        let location = meta.location.clone();
+        let failed = self.failed_at("read", &location);
         loop {
-            let found = match self.end_of(&meta.location, size).await {
-                Ok(true) => return Ok(Some(true)),
+            let found = match self.end_of(&location, meta.size).await {
+                Ok(true) => return Ok(Some((meta, true))),
                 found => found,
             };
             // A collector may have put a new file in its place since it was listed.
-            let now = if_there(self.object_store().head(&meta.location).await);
+            let now = if_there(self.object_store().head(&location).await);
             match now.map_err(&failed)? {
                 None => return Ok(None),
-                Some(now) if now.size == size => return found.map(Some).map_err(failed),
-                Some(now) => size = now.size,
+                Some(now) if now.size == meta.size => {
+                    return found.map(|found| Some((meta, found))).map_err(failed);
+                }
+                Some(now) => meta = now,
             }
         }
     }

@@ -188,7 +188,8 @@ impl RunStore {
         }
     }
 
-    /// Returns the same place for a reader that has listed these parts, which nobody changes: it asks for their size no more.
+    /// Returns the same place for a reader that has listed these parts: it asks for their size no more. Only a resume that
+    /// retries answers of judges writes a part anew.
     pub(crate) fn knowing(&self, parts: impl IntoIterator<Item = ObjectMeta>) -> Self {
         if self.disk.is_some() {
             return self.clone();

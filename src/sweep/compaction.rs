@@ -15,7 +15,7 @@ use crate::store::{
 };
 
 /// The most small segments that are left as they are: so few hurt no reader.
-const FEW: usize = 8;
+const FEW: usize = 32;
 
 /// Segments whose parts are merged into one.
 type Group = Vec<SegmentName>;

@@ -14,7 +14,7 @@ use crate::preload::{CrashPoint, Side};
 const TABLES: [&str; 2] = ["rollouts", "attempts"];
 
 /// Sweeps that each leave a part of each table; with one more these are worth replacing.
-const FEW: u64 = 8;
+const FEW: u64 = 32;
 
 const TASKS: u64 = 2 * (FEW + 1);
 

@@ -21,7 +21,7 @@ pub use custom::{CustomMetrics, KeyMetrics, PassMajority, PassMajorityOptions};
 pub use repeats::OwnRepeats;
 pub use reward_profile::{Profile, ProfileTarget};
 pub use servers::write_verify_responses;
-pub(super) use servers::{Asked, ask, questions};
+pub(super) use servers::{Asked, Asking, ask};
 
 use std::collections::HashMap;
 

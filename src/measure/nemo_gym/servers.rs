@@ -1,4 +1,4 @@
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::sync::Arc;
@@ -11,9 +11,10 @@ use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
-use futures::future::join_all;
 use indexmap::IndexMap;
 use serde_json::value::RawValue;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 use super::custom::CustomMetrics;
 use super::json_object::fields;
@@ -26,6 +27,9 @@ use crate::import::{TaskLabels, verify_response};
 use crate::json::Object;
 use crate::measure::measurement::Measurement;
 use crate::store::StoreError;
+
+/// Servers that are asked at the same time: what each is asked is on disk until it has answered.
+const MOST_ASKED: usize = 4;
 
 /// Rows per batch: few, because answers can be large.
 const BATCH_ROWS: usize = 64;
@@ -56,88 +60,63 @@ pub(in crate::measure) struct Asked {
     pub(super) answer: Result<Option<String>, String>,
 }
 
-/// What an agent's server is to be asked.
-pub(in crate::measure) struct Question {
-    agent: String,
-    left_out: u64,
-    /// The request, none for an agent without a server; or why there is no server to ask.
-    body: Result<Option<File>, String>,
-}
+/// The servers that are being asked, by agent.
+pub(in crate::measure) type Asking = JoinSet<(String, Asked)>;
 
-/// Writes what the servers of agents are asked over the rollouts of a session.
+/// Asks the servers of agents for their metrics over the rollouts of a session, each when what it is asked is written. They
+/// answer on tasks of their own.
 ///
 /// # Errors
 /// The rollouts can't be read, or there is no place for a temporary file.
-pub(in crate::measure) async fn questions(
-    servers: &MetricServers,
+pub(in crate::measure) async fn ask(
+    servers: &Arc<MetricServers>,
     session: &SessionContext,
     measurement: &Measurement,
-) -> Result<Vec<Question>, Error> {
+) -> Result<Asking, Error> {
+    let (labels, rules) = (&measurement.labels, measurement.rules);
     let stamps = Arc::new(if measurement.is_stamped {
         StampIndex::default()
     } else {
         StampIndex::read(session, measurement.environment_servers()).await?
     });
-    let agents = session.sql("SELECT DISTINCT agent_name FROM rollouts");
-    let agents = agents.await?.collect().await?;
-    let mut questions = Vec::new();
-    for batch in &agents {
-        for agent in as_string_view_array(batch.column(0))?.iter().flatten() {
-            questions.push(question(servers, session, agent, measurement, &stamps).await?);
-        }
-    }
-    Ok(questions)
-}
-
-async fn question(
-    servers: &MetricServers,
-    session: &SessionContext,
-    agent: &str,
-    measurement: &Measurement,
-    stamps: &Arc<StampIndex>,
-) -> Result<Question, Error> {
-    let (labels, rules) = (&measurement.labels, measurement.rules);
-    let mut question = Question {
-        agent: agent.to_owned(),
-        left_out: 0,
-        body: Ok(None),
-    };
-    match servers.is_there(agent).await {
-        Ok(true) => {}
-        Ok(false) => return Ok(question),
-        Err(why) => {
-            question.body = Err(why);
-            return Ok(question);
-        }
-    }
     let temporary = std::env::temp_dir();
     let failed = StoreError::file("write a temporary file in", &temporary);
-    let mut body = BufWriter::new(tempfile::tempfile().map_err(&failed)?);
-    question.left_out =
-        write_verify_responses(session, agent, labels, rules, stamps, &mut body).await?;
-    let mut body: File = body
-        .into_inner()
-        .map_err(|error| failed(error.into_error()))?;
-    body.seek(SeekFrom::Start(0)).map_err(&failed)?;
-    question.body = Ok(Some(body));
-    Ok(question)
-}
-
-/// Asks all servers at the same time, and returns what they said by agent.
-pub(in crate::measure) async fn ask(
-    servers: &MetricServers,
-    questions: Vec<Question>,
-) -> HashMap<String, Asked> {
-    let asked = questions.into_iter().map(async |question| {
-        let answer = match question.body {
-            Ok(Some(body)) => servers.ask(&question.agent, body).await,
-            Ok(None) => Ok(None),
-            Err(why) => Err(why),
-        };
-        let left_out = question.left_out;
-        (question.agent, Asked { left_out, answer })
-    });
-    join_all(asked).await.into_iter().collect()
+    let places = Arc::new(Semaphore::new(MOST_ASKED));
+    let mut asking = JoinSet::new();
+    let agents = session.sql("SELECT DISTINCT agent_name FROM rollouts");
+    for batch in &agents.await?.collect().await? {
+        for agent in as_string_view_array(batch.column(0))?.iter().flatten() {
+            let agent = agent.to_owned();
+            match servers.is_there(&agent).await {
+                Ok(true) => {}
+                not_there => {
+                    let answer = not_there.map(|_| None);
+                    let asked = Asked {
+                        left_out: 0,
+                        answer,
+                    };
+                    asking.spawn(async move { (agent, asked) });
+                    continue;
+                }
+            }
+            // Nobody closes it.
+            let place = Arc::clone(&places).acquire_owned().await.ok();
+            let mut body = BufWriter::new(tempfile::tempfile().map_err(&failed)?);
+            let left_out =
+                write_verify_responses(session, &agent, labels, rules, &stamps, &mut body).await?;
+            let mut body: File = body
+                .into_inner()
+                .map_err(|error| failed(error.into_error()))?;
+            body.seek(SeekFrom::Start(0)).map_err(&failed)?;
+            let servers = Arc::clone(servers);
+            asking.spawn(async move {
+                let answer = servers.ask(&agent, body).await;
+                drop(place);
+                (agent, Asked { left_out, answer })
+            });
+        }
+    }
+    Ok(asking)
 }
 
 /// Writes the request to the server of an agent: `{"verify_responses": [...]}`, by task and rollout. Each answer gets

@@ -14,6 +14,7 @@ use directory::LockEntry;
 
 #[cfg(test)]
 use record::Process;
+pub(crate) use record::Process;
 pub(super) use record::random_id;
 pub use record::{LockHolder, LockRecord, LockScope};
 pub use run_lock::{LockOptions, RunLock};

@@ -152,7 +152,7 @@ pub struct Process {
 }
 
 impl Process {
-    pub(super) fn this() -> Self {
+    pub(crate) fn this() -> Self {
         let pid = process::id();
         // A `/proc` of another namespace says nothing about our processes.
         let ours = fs::read_link("/proc/self")
@@ -179,7 +179,7 @@ impl Process {
     }
 
     /// Whether it has provably died: it ran on this machine, and is not there any more.
-    pub(super) fn has_died(&self) -> bool {
+    pub(crate) fn has_died(&self) -> bool {
         let here = Self::this();
         let same = self.boot_id.is_some()
             && self.boot_id == here.boot_id
