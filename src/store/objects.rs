@@ -439,7 +439,8 @@ mod tests {
             run.put("tasks/tasks.parquet", whole(before)).await.unwrap();
             let listed = run.list("tasks").await.unwrap().remove(0);
             run.put("tasks/tasks.parquet", whole(after)).await.unwrap();
-            assert_eq!(run.is_whole(&listed).await.unwrap(), Some(true));
+            let (now, is_whole) = run.checked(listed).await.unwrap().unwrap();
+            assert_eq!((now.size, is_whole), (whole(after).len() as u64, true));
         }
         run.put(
             "tasks/tasks.parquet",
@@ -448,7 +449,8 @@ mod tests {
         .await
         .unwrap();
         let listed = run.list("tasks").await.unwrap().remove(0);
-        assert_eq!(run.is_whole(&listed).await.unwrap(), Some(false));
+        let checked = run.checked(listed).await.unwrap();
+        assert_eq!(checked.map(|(_, is_whole)| is_whole), Some(false));
     }
 
     #[tokio::test]

@@ -12,8 +12,7 @@ mod tests;
 
 use directory::LockEntry;
 
-#[cfg(test)]
-use record::Process;
+#[cfg(any(test, feature = "cluster"))]
 pub(crate) use record::Process;
 pub(super) use record::random_id;
 pub use record::{LockHolder, LockRecord, LockScope};
