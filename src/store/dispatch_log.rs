@@ -1,7 +1,7 @@
 //! The logs of dispatches of a process: a [`DispatchLog`] notes each call of a partition before it is sent, so that a call
 //! whose end nobody saw is known. [`DispatchLogs`] knows whether the disk has room for what all partitions wait for.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::mem;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::dispatch_record::{CallRecord, DISPATCHES, DispatchRecord, RECORD};
-use super::journal::JournalFile;
+use super::journal::{JournalFile, in_directory};
 use super::{StoreError, Writer};
 use crate::call::{CallJournal, CallStart, RolloutKey};
 
@@ -211,12 +211,11 @@ impl DispatchLog {
     fn create(&self) -> Result<LogFile, StoreError> {
         let name = self.writer.segment(self.partition);
         let place = JournalFile::new(&self.directory, name, DISPATCHES);
-        let create = || {
-            fs::create_dir_all(&self.directory)?;
+        let created = in_directory(&self.directory, || {
             let mut options = OpenOptions::new();
             options.append(true).create_new(true).open(place.path())
-        };
-        let file = create().map_err(StoreError::file("create", place.path()))?;
+        });
+        let file = created.map_err(StoreError::file("create", place.path()))?;
         Ok(LogFile {
             file,
             place,

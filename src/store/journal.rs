@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -84,6 +85,25 @@ impl JournalFile {
         };
         moved().map_err(StoreError::file("set aside", &self.path))
     }
+}
+
+/// How often the directory of a journal is made again.
+const ATTEMPTS: usize = 100;
+
+/// Does `work` in the directory of a journal, which is made if need be, and again where it is gone meanwhile: whoever ends
+/// removes it when it is empty.
+pub(crate) fn in_directory<T>(
+    directory: &Path,
+    mut work: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
+    let mut attempt = || fs::create_dir_all(directory).and_then(|()| work());
+    for _ in 1..ATTEMPTS {
+        match attempt() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            done => return done,
+        }
+    }
+    attempt()
 }
 
 /// Name of a file of a journal, `EPOCH-SCOPE-ORIGIN-NUMBER`. The parts that a segment becomes have the same name.
@@ -197,7 +217,33 @@ impl FromStr for SegmentName {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
     use super::*;
+
+    #[test]
+    fn a_directory_that_others_remove_is_made_again() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = place.path().join("run/journal");
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    for removed in directory.ancestors().take(2) {
+                        let _ = fs::remove_dir(removed);
+                    }
+                }
+            });
+            let created = (0..1000).try_for_each(|number| {
+                let path = directory.join(number.to_string());
+                in_directory(&directory, || fs::File::create_new(&path))?;
+                fs::remove_file(&path)
+            });
+            is_over.store(true, Ordering::Relaxed);
+            created.unwrap();
+        });
+    }
 
     #[test]
     fn a_name_is_read_as_it_is_written() {

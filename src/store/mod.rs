@@ -30,6 +30,7 @@ pub use dispatch_log::{DispatchLog, DispatchLogs};
 pub use dispatch_record::{CallRecord, DispatchRecord, LoggedCalls};
 pub use error::StoreError;
 pub use journal::JournalFile;
+pub(crate) use journal::in_directory;
 #[cfg(feature = "cluster")]
 pub(crate) use lock::Process;
 pub use lock::{LockHolder, LockOptions, LockScope, RunLock};

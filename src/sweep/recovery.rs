@@ -3,6 +3,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -23,7 +25,7 @@ use crate::session::{self, JournalRows, RunTables, row};
 use crate::store::segment::{Key, Row};
 use crate::store::{
     CallRecord, JournalFile, LockScope, LoggedCalls, ParquetSink, RunStore, SegmentName,
-    StoreError, Writer, checkpoint, part_name,
+    StoreError, Writer, checkpoint, in_directory, part_name,
 };
 
 /// Rows of a batch of interrupted attempts.
@@ -239,13 +241,16 @@ async fn alone(run: &RunStore, scope: LockScope) -> Result<Option<File>, Error> 
     }
     let directory = run.journal_dir().to_owned();
     let locked = SpawnedTask::spawn_blocking(move || {
-        let lock = || {
-            std::fs::create_dir_all(&directory)?;
+        let locked = in_directory(&directory, || {
             let opened = File::open(&directory)?;
             opened.lock()?;
+            // A directory that was removed meanwhile keeps nobody away from the one in its place.
+            if opened.metadata()?.ino() != std::fs::metadata(&directory)?.ino() {
+                return Err(io::ErrorKind::NotFound.into());
+            }
             Ok(opened)
-        };
-        lock().map_err(|source| StoreError::File {
+        });
+        locked.map_err(|source| StoreError::File {
             action: "lock",
             path: directory.clone(),
             source,

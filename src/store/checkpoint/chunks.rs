@@ -14,6 +14,7 @@ use tokio::io::AsyncWriteExt;
 
 use crate::schema::ATTEMPTS;
 use crate::store::dispatch_record::DISPATCHES;
+use crate::store::journal::in_directory;
 use crate::store::objects::if_there;
 use crate::store::place::JOURNAL;
 use crate::store::segment::SEGMENT;
@@ -277,15 +278,14 @@ async fn download(
 ) -> Result<bool, StoreError> {
     let failed = StoreError::file("write", path);
     let directory = path.parent().unwrap_or(FilePath::new("."));
-    tokio::fs::create_dir_all(directory)
-        .await
-        .map_err(&failed)?;
-    let partial = tempfile::Builder::new()
-        .prefix(".")
-        .suffix(".partial")
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(directory)
-        .map_err(&failed)?;
+    let partial = in_directory(directory, || {
+        tempfile::Builder::new()
+            .prefix(".")
+            .suffix(".partial")
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(directory)
+    });
+    let partial = partial.map_err(&failed)?;
     let mut file = File::from_std(partial.reopen().map_err(&failed)?);
     let reads = copy.chunks.iter().map(|&chunk| get(run, &copy.file, chunk));
     let reads: Vec<_> = reads.collect();

@@ -1,4 +1,4 @@
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use super::frame::{self, Damage, Frames, Piece};
 use crate::schema;
 use crate::store::StoreError;
 use crate::store::error::if_there;
-use crate::store::journal::JournalFile;
+use crate::store::journal::{JournalFile, in_directory};
 
 /// Extension of a segment: frames, each with a batch of outcomes as a message of Arrow IPC.
 pub(in crate::store) const SEGMENT: &str = "rows";
@@ -36,14 +36,13 @@ impl SegmentWriter {
     /// Begins a segment in `directory`, which is made if need be.
     pub fn create(directory: &Path, name: SegmentName) -> Result<Self, StoreError> {
         let segment = JournalFile::new(directory, name, SEGMENT);
-        let create = || {
-            fs::create_dir_all(directory)?;
+        let created = in_directory(directory, || {
             let file = File::create_new(segment.path())?;
             // Else a power cut could take the file with all that was synced in it.
             File::open(directory)?.sync_all()?;
             Ok(file)
-        };
-        let file = create().map_err(StoreError::file("create", segment.path()))?;
+        });
+        let file = created.map_err(StoreError::file("create", segment.path()))?;
         let encoder = schemaless().map_err(encoding(&segment))?;
         Ok(Self {
             file,
