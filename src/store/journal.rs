@@ -96,14 +96,24 @@ pub(crate) fn in_directory<T>(
     directory: &Path,
     mut work: impl FnMut() -> io::Result<T>,
 ) -> io::Result<T> {
-    let mut attempt = || fs::create_dir_all(directory).and_then(|()| work());
-    for _ in 1..ATTEMPTS {
-        match attempt() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            done => return done,
+    let mut attempts = 1..ATTEMPTS;
+    loop {
+        let made = fs::create_dir_all(directory);
+        let has_gone = |error: &io::Error| match error.kind() {
+            io::ErrorKind::NotFound => true,
+            // It was there, and is not any more.
+            io::ErrorKind::AlreadyExists => made.is_err(),
+            _ => false,
+        };
+        let done = match &made {
+            Ok(()) => work(),
+            Err(error) => Err(error.kind().into()),
+        };
+        match done {
+            Err(error) if has_gone(&error) && attempts.next().is_some() => {}
+            done => return made.and(done),
         }
     }
-    attempt()
 }
 
 /// Name of a file of a journal, `EPOCH-SCOPE-ORIGIN-NUMBER`. The parts that a segment becomes have the same name.
