@@ -1,7 +1,7 @@
 //! [`MetricNames`]: the names of the metrics of runs, from the dictionaries of their parts if these list them. Parquet
 //! readers decode every row for that.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -18,7 +18,6 @@ use datafusion::functions_nested::expr_fn::map_keys;
 use datafusion::logical_expr::ident;
 use datafusion::prelude::SessionContext;
 use futures::{StreamExt, TryStreamExt, stream};
-use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 use parquet::basic::Encoding;
 use parquet::column::page::{Page, PageReader};
@@ -68,15 +67,11 @@ impl MetricNames {
         let run = tables.run();
         let mut sources = Vec::new();
         let mut unknown = Vec::new();
-        let parts: HashSet<&Path> = tables.parts(schema::ROLLOUTS).iter().collect();
-        for object in run.list(schema::ROLLOUTS).await? {
-            if !parts.contains(&object.location) {
-                continue;
-            }
+        for object in tables.parts(schema::ROLLOUTS) {
             let written_at = object.last_modified.timestamp_millis();
             let source = (run.url(&object.location).into(), object.size, written_at);
             if !self.known.contains_key(&source) {
-                unknown.push((source.clone(), object));
+                unknown.push((source.clone(), object.clone()));
             }
             sources.push(source);
         }
@@ -141,8 +136,7 @@ async fn by_query(
     run: &RunStore,
     object: &ObjectMeta,
 ) -> Result<BTreeSet<String>> {
-    let parts = [object.location.clone()];
-    let rollouts = scan(session, run, &parts, &schema::rollouts())?;
+    let rollouts = scan(session, run, [&object.location], &schema::rollouts())?;
     let keys = rollouts.select(vec![map_keys(ident(schema::METRICS)).alias("name")])?;
     let mut rows = keys
         .unnest_columns(&["name"])?

@@ -20,6 +20,7 @@ use datafusion::physical_plan::stream::RecordBatchReceiverStream;
 use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::prelude::{ParquetReadOptions, SessionContext, lit};
 use futures::TryStreamExt;
+use object_store::ObjectMeta;
 use object_store::path::Path;
 
 use super::register_store;
@@ -37,15 +38,8 @@ use crate::store::{
 #[derive(Debug, Clone)]
 pub struct RunTables {
     run: RunStore,
-    parts: BTreeMap<&'static str, Parts>,
+    parts: BTreeMap<&'static str, CheckedParts>,
     segments: Vec<JournalRows>,
-}
-
-/// The parts of a table.
-#[derive(Debug, Default, Clone)]
-struct Parts {
-    whole: Vec<Path>,
-    damaged: Vec<Path>,
 }
 
 /// A segment of the journal, and which of its rows count.
@@ -116,8 +110,8 @@ impl RunTables {
         let mut parts = BTreeMap::new();
         let mut known = Vec::new();
         for table in tables {
-            let CheckedParts { whole, damaged } = run.checked_parts_for(table, share).await?;
-            for part in &damaged {
+            let of_table = run.checked_parts_for(table, share).await?;
+            for part in &of_table.damaged {
                 run.tell(|| {
                     format!(
                         "{} is damaged, and its rows are missing; `rollstream resume {}` keeps it aside and repairs what \
@@ -127,16 +121,11 @@ impl RunTables {
                     )
                 });
             }
-            let paths = whole.iter().map(|meta| meta.location.clone()).collect();
-            parts.insert(
-                *table,
-                Parts {
-                    whole: paths,
-                    damaged,
-                },
-            );
             // Tasks may be written anew.
-            known.extend(whole.into_iter().filter(|_| *table != schema::TASKS));
+            if *table != schema::TASKS {
+                known.extend(of_table.whole.iter().cloned());
+            }
+            parts.insert(*table, of_table);
         }
         Ok(Self {
             run: run.knowing(known),
@@ -156,7 +145,7 @@ impl RunTables {
     }
 
     /// Returns the parts of a table that can be read.
-    pub fn parts(&self, table: &str) -> &[Path] {
+    pub fn parts(&self, table: &str) -> &[ObjectMeta] {
         self.parts.get(table).map_or(&[], |parts| &parts.whole)
     }
 
@@ -197,7 +186,7 @@ impl RunTables {
         let parts = self.parts(table);
         let mut frames = Vec::new();
         if !parts.is_empty() {
-            frames.push(scan(session, &self.run, parts, &schema)?);
+            frames.push(scan(session, &self.run, paths(parts), &schema)?);
         }
         if table != schema::TASKS {
             let finished = self.parts(schema::ATTEMPTS).iter().chain(parts);
@@ -289,7 +278,7 @@ impl RunTables {
                 let name = SegmentName::of_part(path.as_ref());
                 name.map_or(0, |name| name.epoch) >= oldest
             };
-            let parts: Vec<Path> = self.parts(table).iter().filter(is_late).cloned().collect();
+            let parts: Vec<&Path> = paths(self.parts(table)).filter(is_late).collect();
             if parts.is_empty() {
                 continue;
             }
@@ -302,7 +291,7 @@ impl RunTables {
             if table == schema::ATTEMPTS {
                 columns.push(schema::OUTCOME);
             }
-            let frame = scan(&session, &self.run, &parts, &schema)?.select_columns(&columns)?;
+            let frame = scan(&session, &self.run, parts, &schema)?.select_columns(&columns)?;
             let mut batches = frame.execute_stream().await?;
             while let Some(batch) = batches.try_next().await? {
                 let rows = Row::of(&batch)?.into_iter();
@@ -335,9 +324,13 @@ pub(super) fn union_all(frames: Vec<DataFrame>) -> Result<Option<DataFrame>> {
         .transpose()
 }
 
-fn names<'a>(parts: impl IntoIterator<Item = &'a Path>) -> impl Iterator<Item = SegmentName> {
+fn paths(parts: &[ObjectMeta]) -> impl Iterator<Item = &Path> {
+    parts.iter().map(|part| &part.location)
+}
+
+fn names<'a>(parts: impl IntoIterator<Item = &'a ObjectMeta>) -> impl Iterator<Item = SegmentName> {
     let names = parts.into_iter();
-    names.filter_map(|path| SegmentName::of_part(path.as_ref()))
+    names.filter_map(|part| SegmentName::of_part(part.location.as_ref()))
 }
 
 fn rows_of(segment: &OpenSegment) -> Result<Vec<Row>> {
@@ -439,7 +432,7 @@ pub fn part(
     schema: &SchemaRef,
 ) -> Result<DataFrame> {
     register_store(session, run);
-    scan(session, run, &[run.path(name)], schema)
+    scan(session, run, [&run.path(name)], schema)
 }
 
 /// Plans to read one Parquet file of a run, whose schema is its own.
@@ -451,14 +444,14 @@ pub async fn any_part(session: &SessionContext, run: &RunStore, name: &str) -> R
         .await
 }
 
-pub(super) fn scan(
+pub(super) fn scan<'a>(
     session: &SessionContext,
     run: &RunStore,
-    parts: &[Path],
+    parts: impl IntoIterator<Item = &'a Path>,
     schema: &SchemaRef,
 ) -> Result<DataFrame> {
     let urls: Result<Vec<_>> = parts
-        .iter()
+        .into_iter()
         .map(|path| ListingTableUrl::try_new(run.url(path), None))
         .collect();
     let options =
