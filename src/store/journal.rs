@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use super::dispatch_record::DISPATCHES;
 use super::error::if_there;
+use super::local::create_directory;
 use super::segment::SEGMENT;
 use super::{LockScope, StoreError};
 
@@ -87,33 +88,23 @@ impl JournalFile {
     }
 }
 
-/// How often the directory of a journal is made again.
+/// How often a directory of a journal is made before it is given up.
 const ATTEMPTS: usize = 100;
 
-/// Does `work` in the directory of a journal, which is made if need be, and again where it is gone meanwhile: whoever ends
-/// removes it when it is empty.
+/// Does `work` in the directory of a journal, which is made if it is not there. If it goes meanwhile, both are done again: a
+/// shard that ends removes the directory when it is empty.
 pub(crate) fn in_directory<T>(
     directory: &Path,
     mut work: impl FnMut() -> io::Result<T>,
 ) -> io::Result<T> {
-    let mut attempts = 1..ATTEMPTS;
-    loop {
-        let made = fs::create_dir_all(directory);
-        let has_gone = |error: &io::Error| match error.kind() {
-            io::ErrorKind::NotFound => true,
-            // It was there, and is not any more.
-            io::ErrorKind::AlreadyExists => made.is_err(),
-            _ => false,
-        };
-        let done = match &made {
-            Ok(()) => work(),
-            Err(error) => Err(error.kind().into()),
-        };
-        match done {
-            Err(error) if has_gone(&error) && attempts.next().is_some() => {}
-            done => return made.and(done),
+    let mut attempt = || create_directory(directory).and_then(|()| work());
+    for _ in 1..ATTEMPTS {
+        match attempt() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            done => return done,
         }
     }
+    attempt()
 }
 
 /// Name of a file of a journal, `EPOCH-SCOPE-ORIGIN-NUMBER`. The parts that a segment becomes have the same name.

@@ -220,8 +220,9 @@ fn is_of_lock(location: &Path) -> bool {
 }
 
 /// Makes a directory, and those on the way to it, so that they survive a power cut.
-fn create_directory(directory: &FilePath) -> io::Result<()> {
-    if directory.is_dir() {
+pub(super) fn create_directory(directory: &FilePath) -> io::Result<()> {
+    // The parent of a relative path of one name is empty.
+    if directory.as_os_str().is_empty() || directory.is_dir() {
         return Ok(());
     }
     let parent = directory.parent().ok_or(ErrorKind::NotFound)?;
