@@ -57,7 +57,7 @@ impl Cluster {
 
     fn beside_one_process(&self, settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
         let rollouts = settings.size(self.rollouts, 200_000, 8_000);
-        // As many as the machine has no cores for wait for each other.
+        // One executor shows what the cluster costs. More than there are cores wait for each other, too.
         let places = ["local:1", "local:4"];
         let (mut clusters, mut alone) = (places.map(|_| Vec::new()), Vec::new());
         for _ in 0..settings.options.repeats() {

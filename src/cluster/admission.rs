@@ -13,25 +13,24 @@ use super::board::{Board, Claim, INTERVAL};
 use crate::error::Error;
 use crate::store::{Process, StoreError};
 
-/// An executor that renews no claim for so long is dead, or its store is: a put may take ten seconds.
+/// An executor that renews no claim for so long is dead: a put may take ten seconds.
 const DEAD: Duration = Duration::from_secs(15);
 
 /// What an executor claims of each sweep.
 #[derive(Debug)]
 pub(super) struct Claims {
     name: String,
-    /// Unique among all processes.
-    id: String,
+    process: Process,
     slots: usize,
     /// The shards at work, by the digests of their specs. It is locked while a claim is put, so that the last one holds.
     shards: Mutex<HashMap<String, usize>>,
 }
 
 impl Claims {
-    pub(super) fn new(name: String, id: String, slots: usize) -> Self {
+    pub(super) fn new(name: String, slots: usize) -> Self {
         Self {
             name,
-            id,
+            process: Process::this(),
             slots,
             shards: Mutex::default(),
         }
@@ -61,14 +60,13 @@ impl Claims {
     }
 
     fn is_of_another(&self, claim: &Claim) -> bool {
-        claim.is_active && claim.id != self.id
+        claim.is_active && claim.process != self.process
     }
 
     fn claim(&self, is_active: bool) -> Claim {
         Claim {
             executor: self.name.clone(),
-            id: self.id.clone(),
-            process: Process::this(),
+            process: self.process.clone(),
             slots: self.slots,
             is_active,
             at: SystemTime::now(),
@@ -87,17 +85,16 @@ impl Claims {
         board.claim(&self.claim(is_active)).await
     }
 
-    /// Renews the claim, until another process of this name has claimed it, too. Of two that began at the same moment, one
-    /// goes on.
+    /// Renews the claim, and ends when another process has the same name. Of two that began at the same moment, one goes on.
     pub(super) async fn keep(&self, board: &Board) -> ClusterError {
         loop {
             tokio::time::sleep(INTERVAL).await;
             match board.claim_of(&self.name).await {
-                Ok(Some(found)) if self.is_of_another(&found) && found.id > self.id => {
+                Ok(Some(found)) if self.is_of_another(&found) && found.process > self.process => {
                     return ClusterError::Namesake;
                 }
                 // Another shard of this process has renewed it.
-                Ok(Some(found)) if found.id == self.id && is_new(&found) => {}
+                Ok(Some(found)) if found.process == self.process && is_new(&found) => {}
                 // One that is lost is followed by another.
                 _ => drop(self.put(board, 0).await),
             }

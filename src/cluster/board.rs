@@ -135,8 +135,7 @@ pub(super) struct Withdrawal {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Claim {
     pub(super) executor: String,
-    /// Of the process: another may go on under its name.
-    pub(super) id: String,
+    /// Another may go on under its name.
     pub(super) process: Process,
     pub(super) slots: usize,
     /// Whether it works on a shard, or waits for that.

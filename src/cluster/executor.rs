@@ -94,7 +94,7 @@ pub(crate) async fn execute(options: ExecutorOptions, tell: impl Fn(String)) -> 
             "executor '{name}' has {slots} slots, and asks the scheduler at {host}:{port} for shards"
         ));
     }
-    let worker = Arc::new(ShardWorker::new(name.clone(), id.clone(), slots, state_dir));
+    let worker = Arc::new(ShardWorker::new(name.clone(), slots, state_dir));
     let (in_session, runtime) = (Arc::clone(&worker), Arc::new(RuntimeEnv::default()));
     let vcores = u32::try_from(slots).unwrap_or(u32::MAX);
     let specification = ExecutorSpecification::default().with_vcores(vcores);

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::Read;
 use std::net::SocketAddr;
-use std::num::NonZero;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,7 +12,7 @@ use tempfile::TempDir;
 
 use super::ClusterError;
 
-/// The variable by which tokio has so many threads.
+/// The variable that says how many threads tokio has.
 const THREADS: &str = "TOKIO_WORKER_THREADS";
 
 /// The last lines that are shown of what an executor said before it ended.
@@ -40,7 +39,7 @@ impl LocalExecutors {
         let files = TempDir::new().map_err(ClusterError::Start)?;
         let program = std::env::current_exe().map_err(ClusterError::Start)?;
         // Together they have the threads of one process: more would wait for each other.
-        let cores = available_parallelism().map_or(1, NonZero::get);
+        let cores = available_parallelism().map_or(1, usize::from);
         let threads = (cores / count.max(1)).max(1).to_string();
         let threads = std::env::var(THREADS).unwrap_or(threads);
         let mut started = Self {
@@ -49,7 +48,8 @@ impl LocalExecutors {
         };
         for number in 1..=count {
             let name = format!("local-{number}");
-            let said = File::create(started.said(&name)).map_err(ClusterError::Start)?;
+            let said =
+                File::create(log(started.files.path(), &name)).map_err(ClusterError::Start)?;
             let child = Command::new(&program)
                 .args(["cluster", "executor", "--slots", "1", "--bound"])
                 .args(["--scheduler", &format!("grpc://{scheduler}")])
@@ -72,15 +72,14 @@ impl LocalExecutors {
 
     /// Returns the names of the executors that have ended since the last call, and how they did.
     pub(super) fn ended(&mut self) -> Vec<(String, String)> {
-        let mut ended = Vec::new();
-        let mut running = std::mem::take(&mut self.running);
-        running.retain_mut(|(name, child)| {
+        let (mut ended, files) = (Vec::new(), self.files.path());
+        self.running.retain_mut(|(name, child)| {
             let how = match child.try_wait() {
                 Ok(None) => return true,
                 Ok(Some(status)) => status.to_string(),
                 Err(error) => error.to_string(),
             };
-            let said = std::fs::read(self.said(name)).unwrap_or_default();
+            let said = std::fs::read(log(files, name)).unwrap_or_default();
             let said = String::from_utf8_lossy(&said);
             let lines: Vec<&str> = said.lines().collect();
             let last = lines.iter().skip(lines.len().saturating_sub(MOST_LINES));
@@ -88,13 +87,7 @@ impl LocalExecutors {
             ended.push((std::mem::take(name), how.join("; ")));
             false
         });
-        self.running = running;
         ended
-    }
-
-    /// Where the standard error of an executor goes.
-    fn said(&self, name: &str) -> PathBuf {
-        self.files.path().join(name).with_extension("log")
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -110,6 +103,11 @@ impl Drop for LocalExecutors {
             let _ = child.wait();
         }
     }
+}
+
+/// Where the standard error of an executor goes.
+fn log(files: &Path, name: &str) -> PathBuf {
+    files.join(format!("{name}.log"))
 }
 
 /// Ends this process when standard input ends: the system closes it however the parent ends.

@@ -98,10 +98,10 @@ impl Drop for Active<'_> {
 
 impl ShardWorker {
     /// Creates the worker of this process, on whose runtime the shards run.
-    pub(super) fn new(name: String, id: String, slots: usize, state_dir: Option<PathBuf>) -> Self {
+    pub(super) fn new(name: String, slots: usize, state_dir: Option<PathBuf>) -> Self {
         Self {
             runtime: Handle::current(),
-            claims: Claims::new(name.clone(), id, slots),
+            claims: Claims::new(name.clone(), slots),
             name,
             slots: Slots::new(slots),
             state_dir,

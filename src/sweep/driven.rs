@@ -169,8 +169,7 @@ impl Sweep {
     }
 
     /// Returns the sweep of a shard, where this process sends `shards` at a time: each has a part of the memory, and all
-    /// have the same clients.
-    /// `sending` is closed and empty when all its rollouts were sent.
+    /// have the same clients. `sending` is closed and empty when all rollouts of the shard were sent.
     pub(crate) fn for_shard(&self, shard: Shard, shards: usize, sending: TaskTracker) -> Self {
         let memory = (MemoryPlan::of(&self.settings).total >> 20) / shards.max(1) as u64;
         let memory = u32::try_from(memory).unwrap_or(u32::MAX);

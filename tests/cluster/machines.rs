@@ -2,6 +2,7 @@
 //! stopped, full, or cut off.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -119,8 +120,11 @@ impl Machines {
     pub fn lose(&self, name: &str, executor: Running) {
         executor.signal("KILL");
         executor.end();
-        // There is none yet if it had begun nothing.
-        let _ = std::fs::remove_dir_all(self.scene.folder.path(name));
+        match std::fs::remove_dir_all(self.scene.folder.path(name)) {
+            // It had begun nothing.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            removed => removed.unwrap(),
+        }
     }
 
     /// Waits until `calls` are in flight.

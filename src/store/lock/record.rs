@@ -135,7 +135,7 @@ impl fmt::Display for LockHolder {
 }
 
 /// A process, described so exactly that another process of the same machine can say that it has died.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Process {
     /// Name of its machine.
     pub host: String,
